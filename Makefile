@@ -1,0 +1,39 @@
+# Two commands: `make demo` runs the main job, `make test` checks everything. Both need Python 3.11 and a network to PyPI.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint unit bench clean
+
+demo: $(VENV)/.torch
+	$(BIN)/octune demo
+
+test: $(VENV)/.all
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+lint: $(VENV)/.all
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/mypy
+
+unit: $(VENV)/.all
+	$(BIN)/pytest -m "not slow"
+
+bench: $(VENV)/.all
+	$(BIN)/python benchmarks/torch_bert.py
+
+# torch comes first and by its exact version: asked for by another package, pip would take a build with gigabytes of CUDA.
+$(VENV)/.torch: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch]'
+	touch $@
+
+$(VENV)/.all: $(VENV)/.torch pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 -e '.[all,dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,35 @@
+"""Octune turns a trained fp32 model into the fastest int8 model that keeps its accuracy.
+
+    result = octune.tune(model, calibration=batches, evaluate=score)
+    result.save("model-int8")
+    model = octune.load("model-int8")
+"""
+
+from octune.artifact import load
+from octune.config import Config
+from octune.criterion import Absolute, Criterion, Relative, Verdict
+from octune.errors import OctuneError
+from octune.plan import Op, Plan, Scheme
+from octune.result import Result, Trial
+from octune.score import Score
+from octune.tune import quantize, tune
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Absolute",
+    "Config",
+    "Criterion",
+    "OctuneError",
+    "Op",
+    "Plan",
+    "Relative",
+    "Result",
+    "Scheme",
+    "Score",
+    "Trial",
+    "Verdict",
+    "load",
+    "quantize",
+    "tune",
+]

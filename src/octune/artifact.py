@@ -1,0 +1,123 @@
+"""A saved model: one folder that stands on its own, and is refused if anything in it was changed.
+
+    result.save("model-int8")
+    model = octune.load("model-int8")
+
+``octune.json`` is the manifest: plan, scores, machine, versions, and the sha256 of every other file. There is no pickle in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from octune.backends.select import backend_named
+from octune.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from octune.result import Result
+
+__all__ = ["load", "manifest", "save"]
+
+MANIFEST = "octune.json"
+FORMAT = 1
+
+
+def save(result: Result, folder: Path, *, overwrite: bool = False) -> Path:
+    """Write the folder in one step: it appears complete, or not at all."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if not overwrite:
+            raise ArtifactError(f"{folder} exists and is not empty. Choose another folder, or give overwrite=True.")
+        if folder.is_dir() and not (folder / MANIFEST).exists():
+            raise ArtifactError(f"{folder} is not a saved model (no {MANIFEST}), so it is not overwritten. Choose another folder.")
+    if result.backend is None:
+        raise ArtifactError("This result no longer has its backend; save it in the process that tuned it.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        details = result.backend.save(result.model, result.plan, staging)
+        (staging / MANIFEST).write_text(json.dumps(_manifest(result, details, staging), indent=1, sort_keys=True) + "\n")
+        if folder.exists():
+            shutil.rmtree(folder)
+        staging.chmod(0o755)
+        staging.rename(folder)
+    except OSError as error:
+        raise ArtifactError(f"The model could not be saved to {folder}: {error}") from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return folder
+
+
+def _manifest(result: Result, details: dict[str, Any], staging: Path) -> dict[str, Any]:
+    from octune import __version__
+
+    def summary(trial: Any) -> dict[str, Any]:
+        data: dict[str, Any] = trial.to_json()
+        data.pop("plan")
+        if data["score"] is not None:
+            data["score"] = {key: value for key, value in data["score"].items() if key not in ("items", "hits")}
+        return data
+
+    return {
+        "format": FORMAT,
+        "octune": __version__,
+        "framework": details.pop("framework", result.backend.name if result.backend else ""),
+        "backend": details,
+        "plan": result.plan.to_json(),
+        "plan_digest": result.plan.digest,
+        "met": result.met,
+        "criterion": result.criterion.to_json(),
+        "baseline": summary(result.baseline),
+        "best": summary(result.best),
+        "stopped_because": result.stopped_because,
+        "environment": dict(result.environment),
+        "files": {path.name: _sha256(path) for path in sorted(staging.iterdir())},
+    }
+
+
+def manifest(folder: str | Path) -> dict[str, Any]:
+    """The manifest of a saved model, after checking that every file is what was written."""
+    folder = Path(folder)
+    path = folder / MANIFEST
+    try:
+        data: dict[str, Any] = json.loads(path.read_text())
+        files, version = data["files"], data["format"]
+    except FileNotFoundError as error:
+        raise ArtifactError(f"{folder} is not a saved model: it has no {MANIFEST}.") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(f"{path} is damaged ({error}). Save the model again.") from error
+    if version != FORMAT:
+        raise ArtifactError(f"{folder} has format {version}, this Octune reads {FORMAT}. Load it with the Octune that wrote it ({data.get('octune')}).")
+    for name, digest in files.items():
+        if Path(name).name != name:
+            raise ArtifactError(f"{path} names a file outside the folder ({name!r}): it was tampered with.")
+        try:
+            found = _sha256(folder / name)
+        except OSError as error:
+            raise ArtifactError(f"{folder / name} is missing or cannot be read ({error}). Copy the whole folder again.") from error
+        if found != digest:
+            raise ArtifactError(f"{folder / name} is not the file that was saved (its sha256 differs): it is truncated or was tampered with.")
+    return data
+
+
+def load(folder: str | Path, *, factory: Any = None) -> Any:
+    """A saved model, ready to run: needs neither the fp32 model nor the data.
+
+    ``factory`` builds the architecture of a model whose class only your own code knows how to construct.
+    """
+    folder = Path(folder)
+    data = manifest(folder)
+    backend = backend_named(data["framework"])
+    try:
+        return backend.load(folder, data["backend"], factory)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArtifactError(f"{folder / MANIFEST} does not describe a model that can be built ({type(error).__name__}: {error}).") from error
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

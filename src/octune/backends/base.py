@@ -1,0 +1,169 @@
+"""The only thing to subclass to bring a framework to Octune.
+
+A backend answers a few questions about one model, and knows nothing of search, scores, journals or reports:
+
+    ops()                       what could be quantized, and in which schemes?
+    observe(batches, visit)     what do the activations look like?
+    apply(plan, ranges)         the model under a plan, on real kernels, in seconds
+    run(model, batch)           one batch through any model it made
+    damage(candidates, ...)     how much does each op in each scheme change the output? (a generic probe is provided)
+    measure(op, scheme, ...)    what does one op cost in one scheme, on this machine?
+    finalists(plan, ranges)     slower to make, faster to run forms of the same plan (compiled), if there are any
+    save(model, ...), load()    a folder that needs nothing else
+
+The model that the user brought is never handed out and never changed: ``baseline`` is a private copy in fp32.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from octune.calibration import Ranges
+from octune.plan import Op, Plan, Scheme
+
+__all__ = ["Backend", "Finalist", "Outputs", "Settings", "Visit"]
+
+# Hugging Face outputs by their names ("logits", "start_logits", ...), a tuple as "0", "1", ..., a bare tensor as "output".
+Outputs = Mapping[str, npt.NDArray[Any]]
+
+
+class Visit(Protocol):
+    """What :meth:`Backend.observe` calls for every op that ran; ``array`` is None where no range is needed."""
+
+    def __call__(
+        self, op: str, array: npt.NDArray[np.float32] | None, *, shape: tuple[int, ...], channel_axis: int = -1
+    ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a user may fix about the model itself."""
+
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    threads: int | None = None
+    source: str | None = None  # where the model came from (folder, or package.module:factory), if a name is known
+
+
+@dataclass(frozen=True, slots=True)
+class Finalist:
+    """Another form of a plan: a model like the one that apply() gives, made with more patience."""
+
+    form: str
+    model: Any
+
+
+class Backend(ABC):
+    """A framework, seen through one model. See the module's docstring; the contract suite is tests/backends/contract.py."""
+
+    name: ClassVar[str]
+
+    @classmethod
+    @abstractmethod
+    def accepts(cls, model: object) -> bool:
+        """Whether this is a model of this framework. Must not import anything heavy."""
+
+    @abstractmethod
+    def __init__(self, model: Any, settings: Settings) -> None:
+        """Take a private fp32 copy of the model; raise ModelError if that cannot be done."""
+
+    @property
+    @abstractmethod
+    def baseline(self) -> Any:
+        """The fp32 model to score and to compare with: the user's own kind of thing, in inference mode."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What the user should know about the model: converted weights, tied weights, shared modules, ..."""
+        return ()
+
+    @abstractmethod
+    def split(self, batch: Any) -> tuple[Any, Any]:
+        """Tell a batch's inputs from its label (None if it has none), whatever its form. Raise DataError if hopeless."""
+
+    @abstractmethod
+    def batch_size(self, inputs: Any) -> int:
+        """How many samples these inputs hold."""
+
+    @abstractmethod
+    def ops(self) -> tuple[Op, ...]:
+        """All ops that could be quantized, in the order of the model. May gain notes after :meth:`observe`."""
+
+    @abstractmethod
+    def observe(self, batches: Iterable[Any], visit: Visit) -> None:
+        """Run fp32 over input batches and show every op's input to ``visit``, padding left out where it is known."""
+
+    @abstractmethod
+    def apply(self, plan: Plan, ranges: Ranges) -> Any:
+        """The model under a plan; ops that the plan does not name stay fp32. Never calibrates, never changes the baseline."""
+
+    @abstractmethod
+    def run(self, model: Any, inputs: Any) -> Outputs:
+        """Run inputs through ``baseline`` or anything that :meth:`apply` or :meth:`finalists` gave."""
+
+    @abstractmethod
+    def measure(self, op: Op, scheme: Scheme, ranges: Ranges) -> float:
+        """Milliseconds that this op takes in this scheme, on the largest input that calibration saw."""
+
+    @abstractmethod
+    def damage(
+        self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Any]
+    ) -> dict[tuple[str, Scheme], float]:
+        """Label-free: the mean squared change of the model's output that each op in each scheme causes by itself.
+
+        Relative to the output's own variance, so that numbers add up over ops and compare over models.
+        Backends without a shortcut return :func:`octune.sensitivity.probe` ``(self, ...)``.
+        """
+
+    def finalists(self, plan: Plan, ranges: Ranges, inputs: Any) -> Iterator[Finalist]:
+        """Other forms of the same plan, made one by one because each may be slow to make. None by default."""
+        yield from ()
+
+    @contextmanager
+    def capture(self, model: Any) -> Iterator[list[Any]]:
+        """While this is open, the inputs of the first call of ``model`` are put into the list, where that is possible.
+
+        It is how latency can be measured when all the data hides inside the user's evaluation function.
+        """
+        yield []
+
+    def refreshed(self, model: Any) -> Any:
+        """The model as it was made, whatever evaluation code has done to its mode or its hooks."""
+        return model
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """A digest of the weights, so that a journal is not continued for another model."""
+
+    @abstractmethod
+    def size(self, model: Any) -> int:
+        """Bytes of weights that this model keeps."""
+
+    @abstractmethod
+    def save(self, model: Any, plan: Plan, folder: Path) -> dict[str, Any]:
+        """Write the model's files into an empty folder; return what :meth:`load` needs to know, as plain data."""
+
+    @classmethod
+    @abstractmethod
+    def load(cls, folder: Path, metadata: Mapping[str, Any], factory: Callable[[], Any] | None = None) -> Any:
+        """The inverse of :meth:`save`, in a process that has never seen the fp32 model.
+
+        ``factory`` builds the architecture where only the user's code can; raise ArtifactError if it is needed.
+        """
+
+    @classmethod
+    @abstractmethod
+    def open(cls, source: str) -> Any:
+        """The model that a configuration file names: a folder, a file or a hub name of this framework."""
+
+    def environment(self) -> dict[str, Any]:
+        """Versions and settings that results of this backend depend on."""
+        return {"framework": self.name}

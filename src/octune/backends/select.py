@@ -1,0 +1,41 @@
+"""Which backend serves a model. A framework is touched only if its model is already here, so it was imported already."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from octune.backends.base import Backend, Settings
+from octune.errors import MissingDependency, ModelError, UnsupportedError
+
+__all__ = ["backend_for", "backend_named"]
+
+# name -> (module to look for in sys.modules, module and class of the backend, extra)
+_BACKENDS = {
+    "pytorch": ("torch", "octune.backends.torch", "TorchBackend", "torch"),
+}
+
+
+def backend_named(name: str) -> type[Backend]:
+    """The backend class of that name, importing its framework."""
+    if name not in _BACKENDS:
+        raise UnsupportedError(f"There is no backend for {name!r} yet. There is: {', '.join(_BACKENDS)}.")
+    package, module, attribute, extra = _BACKENDS[name]
+    try:
+        backend: type[Backend] = getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        if (error.name or "").split(".")[0] == package:
+            raise MissingDependency(package, extra, f"A {name} model") from error
+        raise
+    return backend
+
+
+def backend_for(model: object, settings: Settings) -> Backend:
+    """Open the backend that accepts ``model``."""
+    for name, (package, *_) in _BACKENDS.items():
+        if package in sys.modules and backend_named(name).accepts(model):
+            return backend_named(name)(model, settings)
+    raise ModelError(
+        f"The model is a {type(model).__module__}.{type(model).__qualname__}, which no backend knows. "
+        f"Expected one of: {', '.join(_BACKENDS)} (for PyTorch: a torch.nn.Module)."
+    )

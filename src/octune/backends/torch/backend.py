@@ -1,0 +1,221 @@
+"""The PyTorch backend: swaps modules for trials, compiles the winner."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from octune.backends.base import Backend, Finalist, Outputs, Settings, Visit
+from octune.backends.torch import storage
+from octune.backends.torch.batches import Call, Splitter, named_outputs
+from octune.backends.torch.batchnorm import fold_batchnorms
+from octune.backends.torch.copying import light_copy, private_copy, replace_module
+from octune.backends.torch.discover import Found, discover
+from octune.backends.torch.layers import Layer, quantized_layer
+from octune.backends.torch.sensitivity import first_order_damage
+from octune.backends.torch.sources import open_model
+from octune.calibration import Ranges
+from octune.errors import DataError, ModelError
+from octune.plan import Op, Plan, Scheme
+from octune.sensitivity import probe
+
+__all__ = ["TorchBackend"]
+
+PROBE_ROWS = 8
+
+
+class TorchBackend(Backend):
+    """Works on an unmodified ``nn.Module``: no stubs, no fusion by hand, no tracing until the very end."""
+
+    name = "pytorch"
+
+    @classmethod
+    def accepts(cls, model: object) -> bool:
+        return isinstance(model, nn.Module)
+
+    def __init__(self, model: nn.Module, settings: Settings) -> None:
+        if any(isinstance(module, Layer) for module in model.modules()):
+            raise ModelError("The model is already quantized by Octune. Give the fp32 model.")
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        self._settings = settings
+        self._origin = storage.Origin.of(model, settings.source)
+        self._reference, self._notes = private_copy(model)
+        # What candidates are made from: the reference, or the reference with BatchNorms folded.
+        self._prepared = self._reference
+        self._found: list[Found] = discover(self._prepared)
+        self._splitter = Splitter(self._reference)
+        self._example: Call | None = None
+        for found in self._found:
+            if found.op.note:
+                self._notes.append(f"{found.op.name}: {found.op.note}")
+        if not any(found.op.can("int8") for found in self._found):
+            self._notes.append("the model has no op that can be quantized (Linear, Conv2d, Conv1D, Embedding)")
+
+    # -- what is there --------------------------------------------------------------------------------------------
+
+    @property
+    def baseline(self) -> nn.Module:
+        return light_copy(self._reference)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return self._notes
+
+    def ops(self) -> tuple[Op, ...]:
+        return tuple(found.op for found in self._found)
+
+    def split(self, batch: Any) -> tuple[Call, Any]:
+        return self._splitter(batch)
+
+    def batch_size(self, inputs: Call) -> int:
+        return inputs.batch_size
+
+    # -- look -----------------------------------------------------------------------------------------------------
+
+    def observe(self, batches: Iterable[Call], visit: Visit) -> None:
+        prepared = False
+        for call in batches:
+            if not prepared:
+                self._prepare(call)
+                prepared = True
+            mask = call.mask()
+            handles = [found.module.register_forward_pre_hook(self._watch(found.op, mask, visit)) for found in self._found]
+            try:
+                with torch.inference_mode():
+                    call(self._prepared)
+            except DataError:
+                raise
+            except Exception as error:
+                raise DataError(f"The model cannot be run on the calibration data: {type(error).__name__}: {error}") from error
+            finally:
+                for handle in handles:
+                    handle.remove()
+
+    def _prepare(self, call: Call) -> None:
+        """With a first batch in hand: fold BatchNorms, and look at the ops again."""
+        self._example = call
+        try:
+            self._prepared, folded = fold_batchnorms(self._reference, call)
+        except Exception as error:
+            raise DataError(f"The model cannot be run on the calibration data: {type(error).__name__}: {error}") from error
+        if folded:
+            self._notes.append(f"{len(folded)} BatchNorms are folded into the convolutions before them")
+            self._found = discover(self._prepared)
+
+    @staticmethod
+    def _watch(op: Op, mask: torch.Tensor | None, visit: Visit) -> Any:
+        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
+            x = args[0]
+            shape = tuple(x.shape)
+            if op.kind == "embedding" or not x.is_floating_point():
+                visit(op.name, None, shape=shape)
+            elif mask is not None and x.shape[:-1] == mask.shape:
+                # Padding is not data: what it does to a range says nothing about real tokens.
+                visit(op.name, x[mask].numpy(), shape=shape)
+            else:
+                visit(op.name, x.detach().float().numpy(), shape=shape, channel_axis=1 if op.kind == "conv2d" else -1)
+
+        return hook
+
+    def damage(
+        self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Call]
+    ) -> dict[tuple[str, Scheme], float]:
+        found = {f.op.name: f for f in self._found}
+        layers = {
+            name: {scheme: self._layer(found[name], scheme, ranges) for scheme in schemes}
+            for name, schemes in candidates.items()
+            if schemes and name in found
+        }
+        calls = [call.first(PROBE_ROWS) for call in batches]
+        values = first_order_damage(self._prepared, {name: found[name].module for name in layers}, layers, calls)
+        return probe(self, candidates, ranges, calls) if values is None else values
+
+    def measure(self, op: Op, scheme: Scheme, ranges: Ranges) -> float:
+        found = next(f for f in self._found if f.op.name == op.name)
+        layer = found.module if scheme.dtype == "fp32" else self._layer(found, scheme, ranges)
+        shape = ranges[op.name].shape
+        x = torch.zeros(shape, dtype=torch.long) if op.kind == "embedding" else torch.randn(shape)
+        times: list[float] = []
+        with torch.inference_mode():
+            layer(x)
+            begun = time.perf_counter()
+            while len(times) < 3 or (len(times) < 20 and time.perf_counter() - begun < 0.02):
+                start = time.perf_counter()
+                layer(x)
+                times.append((time.perf_counter() - start) * 1e3)
+        return statistics.median(times)
+
+    # -- act ------------------------------------------------------------------------------------------------------
+
+    def _layer(self, found: Found, scheme: Scheme, ranges: Ranges) -> Layer:
+        return quantized_layer(found.module, found.op.kind, scheme, ranges.get(found.op.name))
+
+    def apply(self, plan: Plan, ranges: Ranges) -> nn.Module:
+        plan.check(self.ops())
+        model = light_copy(self._prepared)
+        for found in self._found:
+            scheme = plan.get(found.op.name, Scheme.fp32())
+            if scheme.dtype != "fp32":
+                replace_module(model, model.get_submodule(found.op.name), self._layer(found, scheme, ranges))
+        return model.eval()
+
+    def run(self, model: nn.Module, inputs: Call) -> Outputs:
+        with torch.inference_mode():
+            return named_outputs(inputs(model))
+
+    def finalists(self, plan: Plan, ranges: Ranges, inputs: Call) -> Iterator[Finalist]:
+        from octune.backends.torch.compiled import compile_model  # imports the compiler, which takes seconds
+
+        yield Finalist("compiled", compile_model(self.apply(plan, ranges), inputs))
+
+    @contextlib.contextmanager
+    def capture(self, model: nn.Module) -> Iterator[list[Call]]:
+        seen: list[Call] = []
+
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if not seen:
+                seen.append(Call(args, dict(kwargs)))
+
+        handle = model.register_forward_pre_hook(hook, with_kwargs=True)
+        try:
+            yield seen
+        finally:
+            handle.remove()
+
+    def refreshed(self, model: nn.Module) -> nn.Module:
+        return model.eval()
+
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self._reference.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
+        return digest.hexdigest()
+
+    def size(self, model: nn.Module) -> int:
+        return storage.weight_bytes(model)
+
+    # -- keep -----------------------------------------------------------------------------------------------------
+
+    def save(self, model: nn.Module, plan: Plan, folder: Path) -> dict[str, Any]:
+        return storage.save(model, self._origin, folder, self._example)
+
+    @classmethod
+    def load(cls, folder: Path, metadata: Mapping[str, Any], factory: Callable[[], nn.Module] | None = None) -> nn.Module:
+        return storage.load(folder, metadata, factory)
+
+    @classmethod
+    def open(cls, source: str) -> nn.Module:
+        return open_model(source)
+
+    def environment(self) -> dict[str, Any]:
+        return {"framework": self.name, "torch": torch.__version__, "threads": torch.get_num_threads()}

@@ -1,0 +1,235 @@
+"""The winner as native code: export, fuse, AOTInductor.
+
+    model = compile_model(int8_module, call)      # an nn.Module like the one that came in
+
+The int8 layers export as themselves, so the graph holds exactly the plan: there is nothing for a pattern matcher to miss. Int8 then
+flows from layer to layer (see ``lowering``), and the compiler fuses what is left of the float work around it. Calls that the
+program was not exported for (another set of inputs, another type) go to the eager int8 model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from octune.backends.torch.batches import Call
+from octune.backends.torch.lowering import fold_packing, lower
+from octune.cost import probe_machine
+from octune.errors import ArtifactError, UnsupportedError
+
+__all__ = ["CompiledModel", "Signature", "compile_model", "export_program", "load_compiled", "load_program"]
+
+log = logging.getLogger("octune")
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Which calls a compiled program answers: names, types and ranks of its inputs, and the dimensions that are fixed."""
+
+    positional: tuple[tuple[str, int, tuple[int | None, ...]], ...]
+    named: tuple[tuple[str, str, int, tuple[int | None, ...]], ...]
+
+    @classmethod
+    def of(cls, call: Call, dynamic: Callable[[torch.Tensor], int]) -> Signature:
+        """The signature of a call whose tensors have their first ``dynamic(tensor)`` dimensions free."""
+
+        def shape(tensor: torch.Tensor) -> tuple[int | None, ...]:
+            return tuple(None if i < dynamic(tensor) else int(size) for i, size in enumerate(tensor.shape))
+
+        return cls(
+            tuple((str(t.dtype), t.ndim, shape(t)) for t in call.args),
+            tuple(sorted((name, str(t.dtype), t.ndim, shape(t)) for name, t in call.kwargs.items())),
+        )
+
+    def matches(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a call is one that the program was exported for. None is as good as not given."""
+        kwargs = {name: value for name, value in kwargs.items() if value is not None}
+        if len(args) != len(self.positional) or len(kwargs) != len(self.named):
+            return False
+        pairs = [(wanted, value) for wanted, value in zip(self.positional, args, strict=True)]
+        for name, *wanted in self.named:
+            if name not in kwargs:
+                return False
+            pairs.append((tuple(wanted), kwargs[name]))  # type: ignore[arg-type]
+        return all(_fits(value, *wanted) for wanted, value in pairs)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"positional": [list(item) for item in self.positional], "named": [list(item) for item in self.named]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Signature:
+        """The inverse of :meth:`to_json`."""
+        positional = tuple((d, n, tuple(s)) for d, n, s in data["positional"])
+        return cls(positional, tuple((name, d, n, tuple(s)) for name, d, n, s in data["named"]))
+
+
+def _fits(value: Any, dtype: str, ndim: int, shape: tuple[int | None, ...]) -> bool:
+    return (
+        isinstance(value, torch.Tensor)
+        and str(value.dtype) == dtype
+        and value.ndim == ndim
+        and value.device.type == "cpu"
+        and value.numel() > 0
+        and all(wanted is None or wanted == size for wanted, size in zip(shape, value.shape, strict=True))
+    )
+
+
+class CompiledModel(nn.Module):
+    """Native code behind the face of the module it was made from."""
+
+    def __init__(self, runner: Callable[..., Any], package: Path, signature: Signature, eager: nn.Module | None) -> None:
+        super().__init__()
+        self.eager = eager
+        self.package, self.signature = package, signature
+        self._runner = runner
+        self.eval()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self.signature.matches(args, kwargs):
+            given = {name: kwargs[name] for name, *_ in self.signature.named}
+            # The program has no autograd: inside inference_mode it would refuse nothing, outside it must not record.
+            with torch.no_grad():
+                return self._runner(*args, **given)
+        if self.eager is None:
+            wanted = [*(f"{d} of rank {n}" for d, n, _ in self.signature.positional), *(f"{name}: {d} of rank {n}" for name, d, n, _ in self.signature.named)]
+            raise ArtifactError(f"This compiled model takes ({', '.join(wanted)}), and its eager form could not be built here.")
+        return self.eager(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> CompiledModel:
+        if mode:
+            log.debug("a compiled model has no train mode")
+        return super().train(False)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            eager = self.__dict__.get("_modules", {}).get("eager")
+            if eager is None:
+                raise
+            return getattr(eager, name)  # model.config and the like
+
+
+def dynamic_dims(tensor: torch.Tensor) -> int:
+    """How many leading dimensions may vary: batch, and sequence for tokens and hidden states; images keep their size."""
+    return 1 if tensor.ndim in (1, 4, 5) else min(2, tensor.ndim)
+
+
+def export(model: nn.Module, call: Call) -> tuple[torch.export.ExportedProgram, Signature]:
+    """Export with free batch and sequence sizes; where the model does not allow that, with free batch, then fixed."""
+    call = _plain(call)
+    failure: Exception | None = None
+    for dynamic in (dynamic_dims, lambda tensor: min(1, tensor.ndim), lambda tensor: 0):
+        try:
+            return _export(model, call, dynamic), Signature.of(call, dynamic)
+        except Exception as error:
+            failure = failure or error
+            log.debug("export with other dimensions free", exc_info=True)
+    raise UnsupportedError(f"it cannot be exported ({type(failure).__name__}: {str(failure).strip().splitlines()[0][:200]})") from failure
+
+
+def _plain(call: Call) -> Call:
+    kwargs = {name: value for name, value in call.kwargs.items() if value is not None}
+    if not all(isinstance(value, torch.Tensor) for value in (*call.args, *kwargs.values())):
+        raise UnsupportedError("it is called with inputs that are not tensors")
+    return Call(call.args, kwargs)
+
+
+def _export(model: nn.Module, call: Call, dynamic: Callable[[torch.Tensor], int]) -> torch.export.ExportedProgram:
+    # A dimension of size 1 in the example would be taken for a constant.
+    call = Call(tuple(_widened(t, dynamic(t)) for t in call.args), {n: _widened(t, dynamic(t)) for n, t in call.kwargs.items()})
+    auto = torch.export.Dim.AUTO
+
+    def free(tensor: torch.Tensor) -> dict[int, Any]:
+        return dict.fromkeys(range(dynamic(tensor)), auto)
+
+    shapes: Any = tuple(free(t) for t in call.args), {n: free(t) for n, t in call.kwargs.items()}
+    flat = _by_parameter(model, shapes)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        return torch.export.export(model, call.args, dict(call.kwargs), dynamic_shapes=flat, strict=False)
+
+
+def _by_parameter(model: nn.Module, shapes: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+    """torch.export wants one entry for each argument, in the order of the call."""
+    positional, named = shapes
+    if not named:
+        return positional
+    import inspect
+
+    names = [n for n, p in inspect.signature(model.forward).parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return {**dict(zip(names, positional, strict=False)), **named}
+
+
+def _widened(tensor: torch.Tensor, dims: int) -> torch.Tensor:
+    for dim in range(dims):
+        if tensor.shape[dim] == 1:
+            tensor = torch.cat([tensor, tensor], dim)
+    return tensor
+
+
+def compile_model(model: nn.Module, call: Call) -> CompiledModel:
+    """Native code for this machine; raises UnsupportedError, with a reason to show, when it cannot be made."""
+    if probe_machine().compiler is None:
+        raise UnsupportedError("there is no C++ compiler (install g++ to compile the winner)")
+    from torch._inductor import aoti_compile_and_package
+
+    program, signature = export(model, call)
+    lower(program)
+    folder = Path(tempfile.mkdtemp(prefix="octune-"))
+    with _quiet():
+        path = aoti_compile_and_package(program, package_path=str(folder / "compiled.pt2"), inductor_configs={"freezing": True})
+    return load_compiled(Path(path), signature.to_json(), model)
+
+
+def load_compiled(path: Path, signature: Mapping[str, Any], eager: nn.Module | None) -> CompiledModel:
+    """A compiled package as a module."""
+    from torch._inductor import aoti_load_package
+
+    try:
+        with _quiet():
+            runner = aoti_load_package(str(path))
+    except Exception as error:
+        raise ArtifactError(f"{path} cannot be loaded: {str(error).splitlines()[0]}") from error
+    return CompiledModel(runner, path, Signature.from_json(signature), eager)
+
+
+def export_program(model: nn.Module, call: Call, path: Path) -> None:
+    """Save the int8 graph itself, for models whose class cannot be built again."""
+    program, _ = export(model, call)
+    torch.export.save(program, path)
+
+
+def load_program(path: Path) -> nn.Module:
+    """The saved int8 graph as a module; weights are packed for the kernels once, here."""
+    module = torch.export.load(path).module()
+    fold_packing(module)
+    return module
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """The compiler chats on both streams; what matters comes back as an exception."""
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+        level = logging.getLogger("torch").level
+        logging.getLogger("torch").setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            logging.getLogger("torch").setLevel(level)
+            if before is not None:
+                os.environ["TORCHINDUCTOR_CACHE_DIR"] = before

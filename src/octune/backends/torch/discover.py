@@ -1,0 +1,96 @@
+"""Which modules of a model could be quantized, and how.
+
+    for found in discover(model):
+        found.op, found.module
+
+A module counts by what it computes: a subclass that overrides ``forward`` computes something else and is left alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from octune.plan import Op, Scheme
+
+__all__ = ["Found", "discover", "kind_of"]
+
+_DENSE = (
+    Scheme.int8("static"),
+    Scheme.int8("static", granularity="per_tensor"),
+    Scheme.int8("dynamic"),
+    Scheme.int8("dynamic", granularity="per_tensor"),
+    Scheme.bf16(),
+    Scheme.fp32(),
+)
+SCHEMES: dict[str, tuple[Scheme, ...]] = {
+    "linear": _DENSE,
+    "conv1d": _DENSE,
+    # Dynamic ranges cost a pass over the whole image before the convolution can begin: never worth it.
+    "conv2d": (Scheme.int8("static"), Scheme.int8("static", granularity="per_tensor"), Scheme.bf16(), Scheme.fp32()),
+    "embedding": (Scheme.int8("weight"), Scheme.int8("weight", granularity="per_tensor"), Scheme.bf16(), Scheme.fp32()),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An op and the module that computes it."""
+
+    op: Op
+    module: nn.Module
+
+
+def kind_of(module: nn.Module) -> str | None:
+    """``linear``, ``conv1d`` (the transposed Linear of GPT-2), ``conv2d``, ``embedding``, or None."""
+    forward = type(module).forward
+    if isinstance(module, nn.Linear) and forward is nn.Linear.forward:
+        return "linear"
+    if isinstance(module, nn.Conv2d) and forward is nn.Conv2d.forward:
+        return "conv2d"
+    if isinstance(module, nn.Embedding) and forward is nn.Embedding.forward:
+        return "embedding"
+    if type(module).__name__ == "Conv1D" and type(module).__module__ == "transformers.pytorch_utils":
+        return "conv1d"
+    return None
+
+
+def discover(model: nn.Module) -> list[Found]:
+    """All quantizable ops in the order of the model, each once, whatever number of places it stands in."""
+    places: dict[int, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        places.setdefault(id(module), []).append(name)
+    owners: dict[int, list[str]] = {}
+    for name, module in model.named_modules():
+        for parameter in module.parameters(recurse=False):
+            owners.setdefault(id(parameter), []).append(name)
+    found = []
+    for name, module in model.named_modules():
+        kind = kind_of(module)
+        if kind is None:
+            continue
+        weight = module.get_parameter("weight") if "weight" in module._parameters else None
+        aliases = tuple(places[id(module)][1:])
+        notes = [f"shared: also stands at {', '.join(aliases)}"] if aliases else []
+        schemes = SCHEMES[kind]
+        if weight is None:
+            schemes, notes = (Scheme.fp32(),), ["its weight is computed (a parametrization), not stored"]
+        else:
+            tied = [owner for owner in owners.get(id(weight), []) if owner != name]
+            if tied:
+                notes.append(f"its weight is tied to {', '.join(tied)}; quantizing unties them")
+            reason = _cannot(module, kind)
+            if reason:
+                schemes, notes = (Scheme.fp32(),), [reason]
+        size = 0 if weight is None else weight.numel()
+        found.append(Found(Op(name, kind, schemes, size, note="; ".join(notes), aliases=aliases), module))
+    return found
+
+
+def _cannot(module: nn.Module, kind: str) -> str:
+    """Why this module cannot be quantized, or an empty string."""
+    if kind == "conv2d" and isinstance(module, nn.Conv2d) and (module.padding_mode != "zeros" or isinstance(module.padding, str)):
+        return f"its padding ({module.padding_mode}, {module.padding}) has no int8 kernel"
+    if kind == "embedding" and isinstance(module, nn.Embedding) and module.max_norm is not None:
+        return "its rows are renormalised when they are read (max_norm)"
+    return ""

@@ -1,0 +1,28 @@
+"""Which number formats are fast in PyTorch on this machine, measured on one linear layer."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from octune.backends.torch.layers import quantized_layer
+from octune.calibration import Observer
+from octune.cost.latency import interleaved
+from octune.plan import Scheme
+
+__all__ = ["measure_paths"]
+
+
+def measure_paths() -> tuple[int, dict[str, float]]:
+    """The number of threads, and the speed of every scheme relative to fp32."""
+    linear = nn.Linear(768, 3072).requires_grad_(False)
+    x = torch.randn(128, 768)
+    observer = Observer()
+    observer.update(np.asarray(x))
+    stats = observer.stats()
+    schemes = {"int8 static": Scheme.int8(), "int8 dynamic": Scheme.int8("dynamic"), "bf16": Scheme.bf16()}
+    layers: dict[str, nn.Module] = {name: quantized_layer(linear, "linear", scheme, stats) for name, scheme in schemes.items()}
+    with torch.inference_mode():
+        times = interleaved({name: (lambda layer=layer: layer(x)) for name, layer in {"fp32": linear, **layers}.items()}, warmup=5, iterations=30)
+    return torch.get_num_threads(), {name: times["fp32"].median_ms / times[name].median_ms for name in layers}

@@ -1,0 +1,274 @@
+"""The modules that take the place of float ones. Each runs real kernels in eager mode and can be exported.
+
+Activations become uint8 with a zero point, weights int8 around zero: the only pairing that is fast on every CPU with
+int8 dot products (oneDNN's signed-activation kernels are an order of magnitude slower).
+
+A layer is made of plain tensors (saved as they are) and a few numbers (``settings``); the kernel's own packed weights are
+made from them when they are first needed, so a layer can be copied, pickled and saved. Under ``torch.export`` it emits
+the packing as part of the graph, where the compiler folds it into a constant.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.ao.quantization.fx import _decomposed  # noqa: F401  registers torch.ops.quantized_decomposed
+
+from octune.calibration import TensorStats, affine_uint8, choose_range
+from octune.errors import PlanError
+from octune.plan import Scheme
+
+__all__ = ["LAYERS", "Layer", "quantized_layer", "quantize_weight"]
+
+# Upstream means to remove the quantized tensor types one day; torch is pinned, and nothing else quantizes in one pass.
+warnings.filterwarnings("ignore", message="torch.quantize_per_tensor.*deprecated")
+
+onednn = torch.ops.onednn
+decomposed = torch.ops.quantized_decomposed
+
+
+def quantize_weight(weight: torch.Tensor, granularity: str | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """int8 values and their scale, one per row or one for all."""
+    flat = weight.detach().float().reshape(weight.shape[0], -1)
+    peak = flat.abs().amax(dim=1) if granularity == "per_channel" else flat.abs().max().repeat(weight.shape[0])
+    scale = peak.clamp(min=1e-12) / 127.0
+    values = (flat / scale[:, None]).round().clamp(-127, 127).to(torch.int8)
+    return values.reshape(weight.shape), scale
+
+
+def _to_uint8(x: torch.Tensor, scale: float, zero_point: int) -> torch.Tensor:
+    """Quantize; in eager mode through the one kernel that does it in a single pass, viewed as plain uint8."""
+    if torch.compiler.is_compiling():
+        return decomposed.quantize_per_tensor.default(x, scale, zero_point, 0, 255, torch.uint8)
+    q = torch.quantize_per_tensor(x, scale, zero_point, torch.quint8)
+    return torch.empty(0, dtype=torch.uint8).set_(q.untyped_storage(), 0, q.shape, q.stride())
+
+
+class Layer(nn.Module):
+    """Base of all replacements: tensors plus ``settings``, and nothing that depends on the float module."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__()
+        self.settings = settings
+        self._packed: torch.Tensor | None = None
+
+    def set_tensors(self, **tensors: torch.Tensor | None) -> Layer:
+        """Take the tensors as buffers. Returns itself."""
+        for name, tensor in tensors.items():
+            self.register_buffer(name, tensor.detach().clone().contiguous() if tensor is not None else None)
+        return self
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Layer:
+        # .half(), .to(device) and the like have no meaning here: the kernels take exactly these types.
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_packed": None}
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}" for key, value in self.settings.items())
+
+
+class _Int8Weights(Layer):
+    """Shared by the int8 layers: the weights, and what they stand for in float."""
+
+    weight_int8: torch.Tensor
+    weight_scale: torch.Tensor
+    bias: torch.Tensor | None
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The float weights that the int8 ones stand for; models sometimes look at their dtype or device."""
+        shape = (-1,) + (1,) * (self.weight_int8.ndim - 1)
+        return self.weight_int8.float() * self.weight_scale.reshape(shape)
+
+    def _zero_points(self) -> torch.Tensor:
+        return torch.zeros_like(self.weight_scale, dtype=torch.int32)
+
+
+class Int8Linear(_Int8Weights):
+    """Static int8: the input's range is known. ``settings``: scale, zero_point."""
+
+    kind = "int8_linear"
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.scale, self.zero_point = float(settings["scale"]), int(settings["zero_point"])
+
+    @property
+    def in_features(self) -> int:
+        return self.weight_int8.shape[1]
+
+    @property
+    def out_features(self) -> int:
+        return self.weight_int8.shape[0]
+
+    def _pack(self) -> torch.Tensor:
+        if torch.compiler.is_compiling():
+            return onednn.qlinear_prepack.default(self.weight_int8, None)
+        if self._packed is None:
+            self._packed = onednn.qlinear_prepack(self.weight_int8, None)
+            self._zeros = self._zero_points()
+        return self._packed
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        dtype = x.dtype
+        if dtype is not torch.float32:
+            x = x.float()
+        packed = self._pack()
+        zeros = self._zero_points() if torch.compiler.is_compiling() else self._zeros
+        q = _to_uint8(x, self.scale, self.zero_point)
+        y = onednn.qlinear_pointwise.default(
+            q, self.scale, self.zero_point, packed, self.weight_scale, zeros, self.bias, 1.0, 0, torch.float32, "none", [], ""
+        )
+        return y if dtype is torch.float32 else y.to(dtype)
+
+
+class Int8DynamicLinear(Int8Linear):
+    """Dynamic int8: the range is taken from every input."""
+
+    kind = "int8_dynamic_linear"
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{**settings, "scale": 1.0, "zero_point": 0})
+        self.settings = settings
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        dtype = x.dtype
+        if dtype is not torch.float32:
+            x = x.float()
+        packed = self._pack()
+        low, high = torch.aminmax(x)
+        if torch.compiler.is_compiling():
+            low, high = low.clamp(max=0.0), high.clamp(min=0.0)
+            scale = ((high - low) / 255.0).clamp(min=1e-12)
+            zero_point = torch.round(-low / scale).to(torch.int32)
+            q = decomposed.quantize_per_tensor.tensor(x, scale, zero_point, 0, 255, torch.uint8)
+            y = onednn.qlinear_pointwise.tensor(
+                q, scale, zero_point, packed, self.weight_scale, self._zero_points(), self.bias, 1.0, 0, torch.float32, "none", [], ""
+            )
+        else:
+            scale_, zero_point_ = affine_uint8(low.item(), high.item())
+            q = _to_uint8(x, scale_, zero_point_)
+            y = onednn.qlinear_pointwise.default(
+                q, scale_, zero_point_, packed, self.weight_scale, self._zeros, self.bias, 1.0, 0, torch.float32, "none", [], ""
+            )
+        return y if dtype is torch.float32 else y.to(dtype)
+
+
+class Int8Conv2d(_Int8Weights):
+    """Static int8 convolution. ``settings``: scale, zero_point, stride, padding, dilation, groups."""
+
+    kind = "int8_conv2d"
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.scale, self.zero_point = float(settings["scale"]), int(settings["zero_point"])
+        self.stride, self.padding, self.dilation = (list(settings[name]) for name in ("stride", "padding", "dilation"))
+        self.groups = int(settings["groups"])
+
+    def _pack(self) -> torch.Tensor:
+        where = (self.stride, self.padding, self.dilation, self.groups)
+        if torch.compiler.is_compiling():
+            return onednn.qconv_prepack.default(self.weight_int8, self.weight_scale, self.scale, self.zero_point, *where, None)
+        if self._packed is None:
+            self._packed = onednn.qconv_prepack(self.weight_int8, self.weight_scale, self.scale, self.zero_point, *where, None)
+            self._zeros = self._zero_points()
+        return self._packed
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        packed = self._pack()
+        zeros = self._zero_points() if torch.compiler.is_compiling() else self._zeros
+        squeezed = x.ndim == 3
+        x = (x.unsqueeze(0) if squeezed else x).float()
+        q = _to_uint8(x.contiguous(memory_format=torch.channels_last), self.scale, self.zero_point)
+        y = onednn.qconv_pointwise.default(
+            q, self.scale, self.zero_point, packed, self.weight_scale, zeros, self.bias,
+            self.stride, self.padding, self.dilation, self.groups, 1.0, 0, torch.float32, "none", [], "",
+        )  # fmt: skip
+        return y.squeeze(0) if squeezed else y
+
+
+class Int8Embedding(_Int8Weights):
+    """Rows of int8 with a scale each; only the rows that are read become float."""
+
+    kind = "int8_embedding"
+
+    @property
+    def num_embeddings(self) -> int:
+        return self.weight_int8.shape[0]
+
+    @property
+    def embedding_dim(self) -> int:
+        return self.weight_int8.shape[1]
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return F.embedding(ids, self.weight_int8).float() * self.weight_scale[ids].unsqueeze(-1)
+
+
+class Bf16Linear(Layer):
+    """Float in, float out, bfloat16 in between."""
+
+    kind = "bf16_linear"
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x.bfloat16(), self.weight, self.bias).to(x.dtype)
+
+
+class Bf16Conv2d(Layer):
+    """Float in, float out, bfloat16 in between. ``settings``: stride, padding, dilation, groups."""
+
+    kind = "bf16_conv2d"
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        where = {name: self.settings[name] for name in ("stride", "padding", "dilation", "groups")}
+        return F.conv2d(x.bfloat16(), self.weight, self.bias, **where).to(x.dtype)
+
+
+class Bf16Embedding(Layer):
+    """Rows of bfloat16, read as float."""
+
+    kind = "bf16_embedding"
+    weight: torch.Tensor
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return F.embedding(ids, self.weight).float()
+
+
+LAYERS: dict[str, type[Layer]] = {
+    layer.kind: layer for layer in (Int8Linear, Int8DynamicLinear, Int8Conv2d, Int8Embedding, Bf16Linear, Bf16Conv2d, Bf16Embedding)
+}
+
+
+def quantized_layer(module: nn.Module, kind: str, scheme: Scheme, stats: TensorStats | None) -> Layer:
+    """The replacement of a float module under a scheme; ``stats`` is what calibration saw of its input."""
+    weight, bias = module.get_parameter("weight"), getattr(module, "bias", None)
+    if kind == "conv1d":
+        weight = weight.t()
+    where: dict[str, Any] = {}
+    if isinstance(module, nn.Conv2d):
+        where = {name: list(getattr(module, name)) for name in ("stride", "padding", "dilation")} | {"groups": module.groups}
+    family = {"conv2d": "conv2d", "embedding": "embedding"}.get(kind, "linear")
+    if scheme.dtype == "bf16":
+        tensors = {"weight": weight.bfloat16()} | ({} if family == "embedding" else {"bias": None if bias is None else bias.bfloat16()})
+        return LAYERS[f"bf16_{family}"](**where).set_tensors(**tensors)
+    values, scale = quantize_weight(weight, scheme.granularity)
+    if family == "embedding":
+        return Int8Embedding().set_tensors(weight_int8=values, weight_scale=scale)
+    if scheme.mode == "dynamic":
+        return Int8DynamicLinear().set_tensors(weight_int8=values, weight_scale=scale, bias=bias)
+    if stats is None or scheme.range_method is None:
+        raise PlanError(f"A static scheme ({scheme}) needs calibration data, and this op has none.")
+    input_scale, zero_point = affine_uint8(*choose_range(stats, scheme.range_method))
+    layer = LAYERS[f"int8_{family}"](scale=input_scale, zero_point=zero_point, **where)
+    return layer.set_tensors(weight_int8=values, weight_scale=scale, bias=bias)

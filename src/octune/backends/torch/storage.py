@@ -1,0 +1,191 @@
+"""Saving a quantized module as plain files, and building it again without the fp32 model.
+
+The folder holds ``model.safetensors`` (all tensors), what the layers are (plain data for the manifest), and, where there is one,
+``compiled.pt2`` (native code) or ``program.pt2`` (the exported graph, for models whose class cannot be built again).
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from octune.backends.torch.compiled import CompiledModel, export_program, load_compiled, load_program
+from octune.backends.torch.copying import replace_module
+from octune.backends.torch.layers import LAYERS, Layer
+from octune.cost import probe_machine
+from octune.errors import ArtifactError
+
+__all__ = ["Origin", "load", "save", "weight_bytes"]
+
+log = logging.getLogger("octune")
+WEIGHTS, COMPILED, PROGRAM = "model.safetensors", "compiled.pt2", "program.pt2"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How the float architecture can be built again: ``huggingface`` class and config, ``factory``, or only a ``class`` name."""
+
+    kind: str
+    reference: str
+    config: dict[str, Any] | None = None
+
+    @classmethod
+    def of(cls, model: nn.Module, source: str | None) -> Origin:
+        """Find out from the model itself, and from where it came."""
+        name = f"{type(model).__module__}:{type(model).__qualname__}"
+        config = getattr(model, "config", None)
+        if type(model).__module__.startswith("transformers.") and hasattr(config, "to_diff_dict"):
+            return cls("huggingface", name, config.to_dict())
+        if source is not None and ":" in source:
+            return cls("factory", source)
+        return cls("class", name)
+
+    def build(self) -> nn.Module:
+        """The architecture with whatever weights; raises ArtifactError when the code for it is not here."""
+        module_name, _, attribute = self.reference.partition(":")
+        try:
+            made: Any = importlib.import_module(module_name)
+            for part in attribute.split("."):
+                made = getattr(made, part)
+        except (ImportError, AttributeError) as error:
+            raise ArtifactError(f"The saved model was built by {self.reference}, which cannot be imported here: {error}.") from error
+        if self.kind == "huggingface":
+            import transformers
+
+            config = dict(self.config or {})
+            config.pop("dtype", None)
+            config.pop("torch_dtype", None)
+            model: nn.Module = made(transformers.AutoConfig.for_model(config.pop("model_type"), **config))
+            return model
+        if self.kind == "factory":
+            built: nn.Module = made()
+            return built
+        raise ArtifactError(
+            f"The saved model is of the class {self.reference}, and only your code knows how to build one. "
+            f"Give it to load: octune.load(folder, factory=lambda: {attribute}(...))."
+        )
+
+
+def weight_bytes(model: nn.Module) -> int:
+    """Bytes of all distinct weights; tied ones count once."""
+    model = model.eager if isinstance(model, CompiledModel) and model.eager is not None else model
+    seen: dict[int, int] = {}
+    for tensor in model.state_dict().values():
+        seen[tensor.data_ptr()] = max(seen.get(tensor.data_ptr(), 0), tensor.numel() * tensor.element_size())
+    return sum(seen.values())
+
+
+def save(model: nn.Module, origin: Origin, folder: Path, example: Any = None) -> dict[str, Any]:
+    """Write the files; the plain data that comes back is what :func:`load` needs."""
+    compiled = model if isinstance(model, CompiledModel) else None
+    eager = compiled.eager if compiled is not None else model
+    metadata: dict[str, Any] = {"origin": asdict(origin)}
+    if eager is None:
+        raise ArtifactError("This model was itself loaded without its layers; copy the folder that it came from instead.")
+    tensors, ties = _distinct(eager.state_dict())
+    save_file(tensors, folder / WEIGHTS)
+    metadata["ties"] = ties
+    metadata["layers"] = {name: {"kind": m.kind, "settings": m.settings} for name, m in eager.named_modules() if isinstance(m, Layer)}
+    metadata["identities"] = [name for name, m in eager.named_modules() if type(m) is nn.Identity]
+    if compiled is not None:
+        shutil.copyfile(compiled.package, folder / COMPILED)
+        metadata["compiled"] = {"signature": compiled.signature.to_json(), "machine": probe_machine().to_json(), "torch": torch.__version__}
+    if origin.kind == "class" and example is not None:
+        try:
+            export_program(eager, example, folder / PROGRAM)
+        except Exception as error:  # exporting is a courtesy here: loading with a factory works without it
+            log.info("the model cannot be exported (%s): loading it will need its class", error)
+            (folder / PROGRAM).unlink(missing_ok=True)
+    return metadata
+
+
+def _distinct(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    tensors: dict[str, torch.Tensor] = {}
+    ties: dict[str, str] = {}
+    first: dict[tuple[Any, ...], str] = {}
+    for name, tensor in state.items():
+        key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        if tensor.numel() and key in first:
+            ties[name] = first[key]
+        else:
+            first[key] = name
+            tensors[name] = tensor.detach().clone().contiguous()
+    return tensors, ties
+
+
+def load(folder: Path, metadata: Mapping[str, Any], factory: Callable[[], nn.Module] | None = None) -> nn.Module:
+    """Build the model again: from its class where that is possible, else from the compiled or exported program."""
+    origin = Origin(**metadata["origin"])
+    eager: nn.Module | None = None
+    reason: ArtifactError | None = None
+    try:
+        eager = _restore(factory() if factory is not None else origin.build(), folder, metadata)
+    except ArtifactError as error:
+        reason = error
+    if "compiled" in metadata and (native := _native(folder, metadata, eager)) is not None:
+        return native
+    if eager is not None:
+        return eager
+    if (folder / PROGRAM).exists():
+        return load_program(folder / PROGRAM)
+    raise reason or ArtifactError(f"{folder} holds nothing that can be run here.")
+
+
+def _native(folder: Path, metadata: Mapping[str, Any], eager: nn.Module | None) -> nn.Module | None:
+    stamp, here = metadata["compiled"], probe_machine()
+    missing = set(stamp["machine"]["features"]) - set(here.features)
+    if stamp["machine"]["architecture"] != here.architecture or missing:
+        log.warning("the compiled model was made for another CPU (%s): eager int8 is used", ", ".join(sorted(missing)) or "architecture")
+        return None
+    if stamp["torch"] != torch.__version__:
+        log.warning("the compiled model was made by torch %s, this is %s: eager int8 is used", stamp["torch"], torch.__version__)
+        return None
+    return load_compiled(folder / COMPILED, stamp["signature"], eager)
+
+
+def _restore(model: nn.Module, folder: Path, metadata: Mapping[str, Any]) -> nn.Module:
+    try:
+        tensors = load_file(folder / WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise ArtifactError(f"{folder / WEIGHTS} cannot be read: {error}") from error
+    tensors.update({name: tensors[source] for name, source in metadata["ties"].items()})
+    try:
+        for name, layer in metadata["layers"].items():
+            prefix = f"{name}."
+            own = {key.removeprefix(prefix): tensors[key] for key in tensors if key.startswith(prefix)}
+            new = LAYERS[layer["kind"]](**layer["settings"]).set_tensors(**{"bias": None, **own} if "embedding" not in layer["kind"] else own)
+            replace_module(model, model.get_submodule(name), new)
+        for name in metadata["identities"]:
+            if type(model.get_submodule(name)) is not nn.Identity:
+                replace_module(model, model.get_submodule(name), nn.Identity())
+        for name, tensor in tensors.items():
+            _assign(model, name, tensor)
+    except (AttributeError, KeyError) as error:
+        raise ArtifactError(f"The architecture that was built does not fit the saved weights: {error}") from error
+    left = sorted(set(model.state_dict()) - set(tensors))
+    if left:
+        raise ArtifactError(f"The saved weights lack {left[0]!r}, which the architecture has ({len(left)} such): is it another version of the class?")
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    return model.eval()
+
+
+def _assign(model: nn.Module, name: str, tensor: torch.Tensor) -> None:
+    owner_name, _, leaf = name.rpartition(".")
+    owner = model.get_submodule(owner_name)
+    if isinstance(owner, Layer):
+        return
+    if leaf in owner._buffers:
+        owner._buffers[leaf] = tensor
+    else:
+        owner._parameters[leaf] = nn.Parameter(tensor, requires_grad=False)

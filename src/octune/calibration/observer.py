@@ -1,0 +1,103 @@
+"""Streaming statistics of one activation: exact extremes, a histogram, the largest value of each channel.
+
+    observer = Observer()
+    for array in arrays:
+        observer.update(array)
+    observer.stats()            # -> TensorStats
+
+Memory is constant: the histogram has a fixed number of bins and widens by merging neighbours when a value falls
+outside. The extremes see every value; the histogram sees an evenly spaced sample of each batch, which is what it
+takes to place a clipping point and costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Observer", "TensorStats"]
+
+BINS = 2048
+SAMPLE = 1 << 16
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorStats:
+    """What calibration saw of one activation. ``shape`` is the largest input seen, for timing the op."""
+
+    low: float
+    high: float
+    shape: tuple[int, ...]
+    counts: npt.NDArray[np.float64]
+    edge: float
+    channel_max: npt.NDArray[np.float32]
+    finite: bool = True
+
+    @property
+    def centres(self) -> npt.NDArray[np.float64]:
+        """The middle of every histogram bin."""
+        width = 2 * self.edge / BINS
+        return -self.edge + width * (np.arange(BINS) + 0.5)
+
+
+class Observer:
+    """Collects :class:`TensorStats` from a stream of arrays."""
+
+    def __init__(self) -> None:
+        self._low, self._high = np.inf, -np.inf
+        self._counts = np.zeros(BINS)
+        self._edge = 0.0
+        self._channel_max: npt.NDArray[np.float32] | None = None
+        self._shape: tuple[int, ...] = ()
+        self._finite = True
+        self._empty = True
+
+    def touch(self, shape: tuple[int, ...]) -> None:
+        """Note that the op ran on an input of that shape; for inputs that need no range, such as token ids."""
+        self._empty = False
+        if np.prod(shape) > np.prod(self._shape or (0,)):
+            self._shape = tuple(shape)
+
+    def update(self, array: Array, *, channel_axis: int = -1, shape: tuple[int, ...] | None = None) -> None:
+        """Add one batch. ``shape`` is the op's real input shape when ``array`` is only a part of it."""
+        self.touch(array.shape if shape is None else shape)
+        if array.size == 0:
+            return
+        low, high = float(array.min()), float(array.max())
+        if not (np.isfinite(low) and np.isfinite(high)):
+            self._finite = False
+            return
+        self._low, self._high = min(self._low, low), max(self._high, high)
+        self._widen(max(-low, high, 1e-12))
+        flat = array.reshape(-1)
+        sample = flat[:: max(1, flat.size // SAMPLE)]
+        weight = flat.size / sample.size
+        self._counts += weight * np.histogram(sample, bins=BINS, range=(-self._edge, self._edge))[0]
+        axes = tuple(axis for axis in range(array.ndim) if axis != channel_axis % array.ndim)
+        channels = np.maximum(array.max(axis=axes), -array.min(axis=axes)).astype(np.float32)
+        if self._channel_max is None or self._channel_max.shape != channels.shape:
+            self._channel_max = channels
+        else:
+            np.maximum(self._channel_max, channels, out=self._channel_max)
+
+    def _widen(self, reach: float) -> None:
+        if self._edge == 0.0:
+            self._edge = reach
+        while reach > self._edge:
+            # Doubling the edge around zero: two old bins become one new bin, in the middle half of the histogram.
+            merged = np.zeros(BINS)
+            merged[BINS // 4 : 3 * BINS // 4] = self._counts.reshape(-1, 2).sum(axis=1)
+            self._counts, self._edge = merged, 2 * self._edge
+
+    def stats(self) -> TensorStats | None:
+        """What was seen, or None if nothing was."""
+        if self._empty:
+            return None
+        low, high = (self._low, self._high) if self._low <= self._high else (0.0, 0.0)
+        channels = np.zeros(0, np.float32) if self._channel_max is None else self._channel_max
+        return TensorStats(low, high, self._shape, self._counts, self._edge, channels, self._finite)

@@ -1,0 +1,142 @@
+"""From statistics to the range that an activation is quantized in.
+
+    ranges = Ranges({"layer.query": stats})
+    low, high = choose_range(ranges["layer.query"], "mse")
+    scale, zero_point = affine_uint8(low, high)
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from octune.calibration.observer import BINS, TensorStats
+from octune.errors import WorkspaceError
+from octune.plan import RangeMethod
+
+__all__ = ["Ranges", "affine_uint8", "choose_range"]
+
+LEVELS = 255
+PERCENTILE = 1e-4
+_SHRINKS = np.linspace(1.0, 0.3, 57)
+
+
+def affine_uint8(low: float, high: float) -> tuple[float, int]:
+    """Scale and zero point that map [low, high], widened to hold zero, onto 0..255.
+
+    Zero must be exact: padding and ReLU produce it, and an offset there would be added to every output.
+    """
+    low, high = min(low, 0.0), max(high, 0.0)
+    # Below this the reciprocal of a float32 scale overflows; such a tensor is zero for every purpose.
+    scale = max((high - low) / LEVELS, 1e-30)
+    if scale <= 1e-30:
+        return 1.0, 0
+    return scale, int(np.clip(round(-low / scale), 0, LEVELS))
+
+
+def choose_range(stats: TensorStats, method: RangeMethod) -> tuple[float, float]:
+    """The range of an activation by one of the methods of the field."""
+    full = (min(stats.low, 0.0), max(stats.high, 0.0))
+    if method == "minmax" or stats.counts.sum() == 0:
+        return full
+    if method == "percentile":
+        return _percentile(stats, full)
+    shrunk = [(full[0] * shrink, full[1] * shrink) for shrink in _SHRINKS]
+    measure = _squared_error if method == "mse" else _divergence
+    return min(shrunk, key=lambda candidate: measure(stats, *candidate))
+
+
+def _percentile(stats: TensorStats, full: tuple[float, float]) -> tuple[float, float]:
+    shares = np.cumsum(stats.counts) / stats.counts.sum()
+    edges = np.linspace(-stats.edge, stats.edge, BINS + 1)
+    low = edges[int(np.searchsorted(shares, PERCENTILE, side="right"))]
+    high = edges[min(BINS, int(np.searchsorted(shares, 1 - PERCENTILE)) + 1)]
+    return max(full[0], min(float(low), 0.0)), min(full[1], max(float(high), 0.0))
+
+
+def _quantized(values: npt.NDArray[np.float64], low: float, high: float) -> npt.NDArray[np.float64]:
+    scale, zero_point = affine_uint8(low, high)
+    return (np.clip(np.round(values / scale) + zero_point, 0, LEVELS) - zero_point) * scale
+
+
+def _squared_error(stats: TensorStats, low: float, high: float) -> float:
+    # Rounding inside a bin is as good as uniform, so its part is scale^2 / 12; clipping is read off the bin centres.
+    scale, _ = affine_uint8(low, high)
+    centres = stats.centres
+    clipped = np.clip(centres, low, high)
+    return float(np.dot(stats.counts, (centres - clipped) ** 2 + np.where(centres == clipped, scale**2 / 12, 0.0)))
+
+
+def _divergence(stats: TensorStats, low: float, high: float) -> float:
+    """Kullback-Leibler divergence between the histogram and its int8 image spread back over the same bins."""
+    centres = stats.centres
+    # The exact zeros of a ReLU say nothing about where to clip, and would drown everything else.
+    counts = np.where(np.abs(centres) < stats.edge / BINS, 0.0, stats.counts)
+    used = counts > 0
+    if not used.any():
+        return 0.0
+    levels = np.unique(np.round(_quantized(centres, low, high), 12), return_inverse=True)[1]
+    mass = np.bincount(levels, weights=counts)
+    width = np.bincount(levels, weights=used.astype(np.float64))
+    image = np.where(used, mass[levels] / np.maximum(width[levels], 1), 0.0)
+    # Values outside the range are counted where they are clipped to, so mass piles up on the last level.
+    inside = (centres >= low) & (centres <= high)
+    image = np.where(inside | ~used, image, image * 1e-3)
+    p, q = counts[used] / counts[used].sum(), image[used] / max(float(image[used].sum()), 1e-300)
+    return float(np.sum(p * np.log(p / np.maximum(q, 1e-300))))
+
+
+class Ranges(Mapping[str, TensorStats]):
+    """What calibration learned, by op name. Saved with the run, so that no trial and no resumed run calibrates again."""
+
+    def __init__(self, stats: Mapping[str, TensorStats] | None = None, samples: int = 0) -> None:
+        self._stats = dict(stats or {})
+        self.samples = samples
+
+    def __getitem__(self, name: str) -> TensorStats:
+        return self._stats[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stats)
+
+    def __len__(self) -> int:
+        return len(self._stats)
+
+    def save(self, path: Path) -> None:
+        """Write one ``.npz`` file; a crash leaves either the old file or the new one."""
+        names = list(self._stats)
+        scalars = [
+            {"name": n, "low": s.low, "high": s.high, "edge": s.edge, "shape": list(s.shape), "finite": s.finite}
+            for n, s in self._stats.items()
+        ]
+        header = json.dumps({"samples": self.samples, "ops": scalars}).encode()
+        arrays: dict[str, npt.NDArray[np.generic]] = {"header": np.frombuffer(header, dtype=np.uint8)}
+        for index, name in enumerate(names):
+            arrays[f"counts{index}"] = self._stats[name].counts
+            arrays[f"channels{index}"] = self._stats[name].channel_max
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+        temporary = path.with_suffix(".tmp")
+        temporary.write_bytes(buffer.getvalue())
+        temporary.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> Ranges:
+        """The inverse of :meth:`save`."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                header = json.loads(bytes(file["header"]))
+                stats = {
+                    op["name"]: TensorStats(
+                        op["low"], op["high"], tuple(op["shape"]), file[f"counts{i}"], op["edge"], file[f"channels{i}"], op["finite"]
+                    )
+                    for i, op in enumerate(header["ops"])
+                }
+        except (OSError, ValueError, KeyError) as error:
+            raise WorkspaceError(f"The ranges in {path} cannot be read ({error}). Delete the file to calibrate again.") from error
+        return cls(stats, header["samples"])

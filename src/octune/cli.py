@@ -1,0 +1,204 @@
+"""The ``octune`` command: tune, resume, demo, doctor, config.
+
+Exit codes: 0 the criterion is met, 1 it is not, 2 bad input, 130 interrupted with nothing to hand back.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import warnings
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.text import Text
+
+from octune.config import Config, load_config
+from octune.errors import OctuneError, WorkspaceError
+from octune.result import Result
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    help="Turn a trained fp32 model into the fastest int8 model that keeps its accuracy.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+CONFIG_COPY = "config.yaml"
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the outcome only.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, and nothing else there.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show what goes on underneath.")]
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    if version:
+        from octune import __version__
+
+        typer.echo(f"octune {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def tune(
+    conf: Annotated[Path, typer.Argument(help="A YAML file: native, iLiT or LPOT dialect.", show_default=False)],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to save the model. Default: <workspace>/model.")] = None,
+    workspace: Annotated[Path | None, typer.Option(help="Where the journal is kept. Default: the file's own, or octune_runs/<name>-<time>.")] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Tune the model that a YAML file names, and save the winner."""
+    config = load_config(conf)
+    folder = workspace or config.workspace.path or Path("octune_runs") / f"{conf.stem}-{datetime.now():%Y%m%d-%H%M%S}"
+    _run(config, folder, resume=config.workspace.resume, output=output, quiet=quiet, as_json=as_json, verbose=verbose)
+
+
+@app.command()
+def resume(
+    directory: Annotated[Path, typer.Argument(help="The workspace of an interrupted run.", show_default=False)],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to save the model. Default: <workspace>/model.")] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Continue an interrupted run: nothing that was learned is done again."""
+    path = directory / CONFIG_COPY
+    if not path.exists():
+        raise WorkspaceError(f"{directory} is not a workspace of 'octune tune': it has no {CONFIG_COPY}.")
+    _run(load_config(path), directory, resume=True, output=output, quiet=quiet, as_json=as_json, verbose=verbose)
+
+
+def _run(config: Config, folder: Path, *, resume: bool, output: Path | None, quiet: bool, as_json: bool, verbose: bool) -> None:
+    from octune.report.progress import LiveProgress
+    from octune.report.tables import result_table
+    from octune.tune import tune as run
+
+    console = _console(quiet=quiet, as_json=as_json, verbose=verbose)
+    config = config.model_copy(update={"workspace": config.workspace.model_copy(update={"path": folder, "resume": resume})})
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / CONFIG_COPY).write_text(config.to_yaml())
+    listener = LiveProgress(console, config.tuning.timeout, config.tuning.max_trials)
+    try:
+        result = run(config=config, listener=listener)
+    except KeyboardInterrupt:
+        listener.close()
+        typer.echo(f"Interrupted before there was anything to hand back. Continue with: octune resume {folder}", err=True)
+        raise typer.Exit(130) from None
+    finally:
+        listener.close()
+    saved = result.save(output or folder / "model", overwrite=True)
+    if as_json:
+        typer.echo(json.dumps(summary(result, saved), indent=1))
+    elif quiet:
+        typer.echo(f"{'met' if result.met else 'NOT met'}: {result.best.score}, {result.speedup or 0:.2f}x, saved to {saved}")
+    else:
+        console.print(result_table(result, str(saved)))
+    raise typer.Exit(0 if result.met else 1)
+
+
+def summary(result: Result, saved: Path | None = None) -> dict[str, Any]:
+    """A result as plain data, without the per-item scores."""
+
+    def short(trial: Any) -> dict[str, Any]:
+        data = trial.to_json()
+        data.pop("plan")
+        data["plan_digest"] = trial.plan.digest
+        if data["score"]:
+            data["score"] = {key: value for key, value in data["score"].items() if key not in ("items", "hits")}
+        data["verdict"] = str(trial.verdict) if trial.verdict else None
+        return data  # type: ignore[no-any-return]
+
+    return {
+        "met": result.met,
+        "stopped_because": result.stopped_because,
+        "criterion": result.criterion.to_json(),
+        "baseline": short(result.baseline),
+        "best": short(result.best),
+        "trials": [short(trial) for trial in result.trials],
+        "plan": result.plan.to_json(),
+        "kept": dict(result.kept),
+        "notes": list(result.notes),
+        "seconds": round(result.seconds, 2),
+        "environment": dict(result.environment),
+        "saved_to": str(saved) if saved else None,
+    }
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to save the int8 model.")] = Path("octune_runs/demo/model"),
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Fetch a small BERT and real movie reviews, train a sentiment head, and tune it: the whole job in a few minutes."""
+    from octune.demo.run import run_demo
+    from octune.report.tables import result_table
+
+    console = _console(as_json=as_json, verbose=verbose)
+    result = run_demo(console)
+    saved = result.save(output, overwrite=True)
+    if as_json:
+        typer.echo(json.dumps(summary(result, saved), indent=1))
+    else:
+        console.print(result_table(result, str(saved)))
+        console.print(f"[dim]load it with: octune.load({str(saved)!r})[/dim]")
+    raise typer.Exit(0 if result.met else 1)
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Say what this machine can do: CPU features, threads, frameworks, and which int8 paths are fast here."""
+    from octune.report.doctor import examine, show
+
+    findings = examine()
+    if as_json:
+        typer.echo(json.dumps(findings, indent=1))
+    else:
+        show(findings, Console())
+
+
+@app.command()
+def config(
+    conf: Annotated[Path | None, typer.Argument(help="A YAML file in any dialect.")] = None,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of the native dialect.")] = False,
+) -> None:
+    """Print the effective configuration of a YAML file, or the schema."""
+    if schema:
+        typer.echo(Config.schema_json())
+    elif conf is not None:
+        typer.echo(load_config(conf).to_yaml(), nl=False)
+    else:
+        raise typer.BadParameter("give a YAML file, or --schema")
+
+
+def _console(*, quiet: bool = False, as_json: bool = False, verbose: bool = False) -> Console:
+    """Progress goes to standard error when standard output carries JSON."""
+    console = Console(stderr=as_json, quiet=quiet)
+    level = logging.DEBUG if verbose else logging.ERROR
+    logging.getLogger("octune").handlers = [RichHandler(console=Console(stderr=True), show_path=False)]
+    logging.getLogger("octune").setLevel(level)
+    logging.getLogger("octune").propagate = False
+    if not verbose:
+        warnings.filterwarnings("ignore")
+        # Progress bars and advice of libraries would tear the live table.
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    return console
+
+
+def main() -> None:
+    """Run the command; an error of Octune's own is one message and exit code 2, never a traceback."""
+    try:
+        app()
+    except OctuneError as error:
+        Console(stderr=True, soft_wrap=True).print(Text.assemble(("error: ", "bold red"), str(error)))
+        sys.exit(2)

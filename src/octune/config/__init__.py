@@ -1,0 +1,48 @@
+"""The configuration of a run: one schema, written natively or in the dialects of iLiT and LPOT.
+
+    from octune.config import Config, load_config
+
+    config = load_config("conf.yaml")
+    config = Config(criterion={"relative": "1%"}, tuning={"timeout": 60})
+
+Every key is described in the schema itself: ``print(Config.schema_json())``.
+"""
+
+from __future__ import annotations
+
+from octune.config.dialects import detect_dialect
+from octune.config.load import load_config, parse_config
+from octune.config.ops import match_ops
+from octune.config.schema import (
+    Calibration,
+    Config,
+    Criterion,
+    DataSource,
+    Evaluation,
+    ModelSource,
+    OpOptions,
+    Performance,
+    Quantization,
+    TensorOptions,
+    Tuning,
+    Workspace,
+)
+
+__all__ = [
+    "Calibration",
+    "Config",
+    "Criterion",
+    "DataSource",
+    "Evaluation",
+    "ModelSource",
+    "OpOptions",
+    "Performance",
+    "Quantization",
+    "TensorOptions",
+    "Tuning",
+    "Workspace",
+    "detect_dialect",
+    "load_config",
+    "match_ops",
+    "parse_config",
+]

@@ -1,0 +1,145 @@
+"""An append-only journal: every line is one thing that was learned, written and synced before the next begins.
+
+    with Journal.open(path, header={...}, resume=True) as journal:
+        journal.append("trial", {...})
+        journal.records("trial")
+
+Killed in the middle of a line, the run loses that line and nothing else. Results are found again by what they
+belong to (a plan's digest), never by their position.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from octune.errors import WorkspaceError
+
+__all__ = ["Journal"]
+
+log = logging.getLogger("octune")
+VERSION = 1
+
+
+class Journal:
+    """Records of one run. Without a folder they are kept in memory only."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
+        self._records: list[tuple[str, dict[str, Any]]] = []
+        self._file: IO[bytes] | None = None
+        self._lock: IO[bytes] | None = None
+        self.broken: str | None = None
+
+    @classmethod
+    def open(cls, folder: Path | None, header: Mapping[str, Any], *, resume: bool = False) -> Journal:
+        """Start a journal, or continue one that was started by an equal run (``header``).
+
+        An earlier journal that is not resumed is set aside under a numbered name, never deleted.
+        """
+        journal = cls(folder)
+        if folder is None:
+            return journal
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            journal._lock = (folder / "lock").open("ab")
+            fcntl.flock(journal._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise WorkspaceError(f"Another run is using the workspace {folder}. Wait for it, or choose another workspace.path.") from error
+        except OSError as error:
+            raise WorkspaceError(f"The workspace {folder} cannot be used: {error}. Choose another workspace.path.") from error
+        path = folder / "journal.jsonl"
+        if path.exists() and path.stat().st_size:
+            if resume:
+                journal._recover(path)
+                if journal._records:
+                    _same_run(journal._records[0][1], header, folder)
+            else:
+                _set_aside(folder)
+        elif resume:
+            log.warning("nothing to resume in %s: starting from the beginning", folder)
+        journal._file = path.open("ab")
+        if not journal._records:
+            journal.append("start", {"version": VERSION, **header})
+        return journal
+
+    def _recover(self, path: Path) -> None:
+        kept = 0
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    if not line.endswith(b"\n"):
+                        raise ValueError("cut short")
+                    record = json.loads(line)
+                    self._records.append((record.pop("event"), record))
+                except (ValueError, KeyError, AttributeError) as error:
+                    if file.read(1):
+                        raise WorkspaceError(f"{path}, line {number} is damaged ({error}). Delete the lines from there on to resume.") from error
+                    log.warning("the last line of %s was cut short by a crash: that trial is run again", path)
+                    break
+                kept += len(line)
+        os.truncate(path, kept)
+
+    def append(self, event: str, data: Mapping[str, Any]) -> None:
+        """Add a record and sync it. A full disk does not stop the run: it is said once, and kept in memory."""
+        self._records.append((event, dict(data)))
+        if self._file is None or self.broken is not None:
+            return
+        try:
+            self._file.write(json.dumps({"event": event, **data}, allow_nan=False).encode() + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            self.broken = f"the journal in {self.folder} could not be written ({error}): this run goes on, but cannot be resumed"
+            log.error("%s", self.broken)
+
+    def records(self, event: str) -> list[dict[str, Any]]:
+        """All records of that kind, oldest first."""
+        return [data for name, data in self._records if name == event]
+
+    def last(self, event: str) -> dict[str, Any] | None:
+        """The newest record of that kind."""
+        found = self.records(event)
+        return found[-1] if found else None
+
+    def close(self) -> None:
+        """Give the workspace free."""
+        for file in (self._file, self._lock):
+            if file is not None:
+                try:
+                    file.close()
+                except OSError as error:  # a full disk shows again here; the run has its result already
+                    log.debug("closing %s: %s", file.name, error)
+        self._file = self._lock = None
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _set_aside(folder: Path) -> None:
+    number = 1
+    while (folder / f"journal-{number}.jsonl").exists():
+        number += 1
+    (folder / "journal.jsonl").rename(folder / f"journal-{number}.jsonl")
+    for stale in ("ranges.npz",):
+        (folder / stale).unlink(missing_ok=True)
+    log.info("the earlier journal in %s is now journal-%d.jsonl", folder, number)
+
+
+def _same_run(found: Mapping[str, Any], header: Mapping[str, Any], folder: Path) -> None:
+    expected = json.loads(json.dumps({"version": VERSION, **header}))
+    for key, value in expected.items():
+        if found.get(key) != value:
+            raise WorkspaceError(
+                f"The journal in {folder} belongs to another run: its {key} differs "
+                f"(there {found.get(key)!r:.80}, here {value!r:.80}). Choose another workspace.path, or set workspace.resume to false."
+            )

@@ -1,0 +1,277 @@
+"""Runs the stages of a tuning run in this process, and remembers every answer in the journal.
+
+Each method is one stage of :func:`octune.tune`. A stage whose answer is already in the journal is not run again: that
+is all there is to resuming.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from octune.backends.base import Backend
+from octune.calibration import Observer, Ranges
+from octune.cost.latency import Latency, interleaved
+from octune.criterion import Criterion
+from octune.data import Batches
+from octune.errors import EvaluationError, OctuneError
+from octune.evaluation.evaluator import Evaluator
+from octune.engine.events import Listener
+from octune.engine.journal import Journal
+from octune.engine.stop import Stop
+from octune.plan import Op, Plan, Scheme
+from octune.result import Trial
+from octune.search.base import Proposal
+
+__all__ = ["Study", "Timing"]
+
+log = logging.getLogger("octune")
+PROBE_SAMPLES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How latency is measured."""
+
+    warmup: int = 2
+    iterations: int | None = None
+    seconds: float = 1.0
+
+
+@dataclass
+class Study:
+    """One model being tuned. ``example`` is the input that latency is measured on."""
+
+    backend: Backend
+    evaluator: Evaluator
+    criterion: Criterion
+    journal: Journal
+    stop: Stop
+    listener: Listener
+    timing: Timing = field(default_factory=Timing)
+    example: Any = None
+    trials: list[Trial] = field(default_factory=list)
+    models: dict[str, Any] = field(default_factory=dict)
+    reference: Trial | None = None
+
+    # -- stages ---------------------------------------------------------------------------------------------------
+
+    def baseline(self) -> Trial:
+        """Score and time fp32. What fails here fails the run: there is nothing to compare with."""
+        recorded = self.journal.last("baseline")
+        if recorded is not None:
+            trial = Trial.from_json(recorded)
+            if self.example is None:
+                self._captured_example()
+        else:
+            self.listener.stage("baseline", "scoring the fp32 model")
+            begun = time.perf_counter()
+            model = self.backend.baseline
+            with self.backend.capture(model) as seen:
+                score = self._baseline_score(model)
+            if self.example is None:
+                self.example = next(iter(seen), None)
+            latency = self._time({"fp32": self.backend.baseline}).get("fp32")
+            trial = Trial(
+                Plan({op.name: Scheme.fp32() for op in self.backend.ops()}),
+                form="fp32",
+                reason="the model as it came",
+                score=score,
+                latency_ms=latency.median_ms if latency else None,
+                speedup=1.0,
+                size=self.backend.size(model),
+                seconds=time.perf_counter() - begun,
+            )
+            self.journal.append("baseline", trial.to_json())
+        if trial.score is None:
+            raise EvaluationError("The journal holds a baseline without a score. Start again with workspace.resume: false.")
+        self.reference = trial.judged(self.criterion, trial.score)
+        self.listener.trial(self.reference)
+        return self.reference
+
+    def _baseline_score(self, model: Any) -> Any:
+        try:
+            return self.evaluator(model)
+        except EvaluationError as error:
+            raise type(error)(f"The fp32 model could not be scored, so there is nothing to compare with. {error}") from error
+
+    def _captured_example(self) -> None:
+        """A resumed run with a black-box evaluation and no data: look at one call to learn the inputs."""
+        model = self.backend.baseline
+        with self.backend.capture(model) as seen:
+            try:
+                self.evaluator(model)
+            except OctuneError as error:
+                log.warning("latency cannot be measured: %s", error)
+        self.example = next(iter(seen), None)
+
+    def calibrate(self, batches: Batches, samples: int, path: Path | None) -> Ranges:
+        """One streaming pass over about ``samples`` samples; constant memory, whatever their number."""
+        if path is not None and path.exists() and (ranges := Ranges.load(path)).samples == samples:
+            return ranges
+        self.listener.stage("calibration", f"observing activations on about {samples} samples")
+        observers: dict[str, Observer] = {}
+
+        def visit(op: str, array: Any, *, shape: tuple[int, ...], channel_axis: int = -1) -> None:
+            observer = observers.setdefault(op, Observer())
+            if array is None:
+                observer.touch(shape)
+            else:
+                observer.update(array, channel_axis=channel_axis, shape=shape)
+
+        self.backend.observe(self._samples(batches, samples), visit)
+        found = {op: stats for op, observer in observers.items() if (stats := observer.stats()) is not None}
+        ranges = Ranges(found, samples)
+        if path is not None:
+            try:
+                ranges.save(path)
+            except OSError as error:
+                log.error("the ranges could not be kept for a resumed run: %s", error)
+        return ranges
+
+    def _samples(self, batches: Batches, samples: int) -> Iterator[Any]:
+        seen = 0
+        for batch in batches:
+            inputs, _ = self.backend.split(batch)
+            yield inputs
+            seen += self.backend.batch_size(inputs)
+            if seen >= samples:
+                return
+
+    def damage(self, ops: Sequence[Op], ranges: Ranges, batches: Batches | None) -> dict[tuple[str, Scheme], float]:
+        """Label-free harm of every op in every scheme, on a few calibration batches."""
+        candidates = {op.name: [s for s in op.schemes if s.dtype != "fp32"] for op in ops}
+        recorded = self._known("damage", ranges)
+        if recorded is not None:
+            return _restore(recorded["values"])
+        self.listener.stage("sensitivity", f"probing {sum(map(len, candidates.values()))} choices without labels")
+        if batches is not None:
+            inputs = list(islice(self._samples(batches, PROBE_SAMPLES), PROBE_SAMPLES))
+        else:
+            inputs = [] if self.example is None else [self.example]
+        values = self.backend.damage(candidates, ranges, inputs) if inputs else {}
+        self.journal.append("damage", {"samples": ranges.samples, "values": _flatten(values)})
+        return values
+
+    def cost(self, ops: Sequence[Op], ranges: Ranges) -> dict[tuple[str, Scheme], float]:
+        """Measured milliseconds of every op in every scheme; equal shapes are measured once, range methods cost the same."""
+        recorded = self._known("cost", ranges)
+        if recorded is not None:
+            return _restore(recorded["values"])
+        self.listener.stage("cost", "timing ops on this machine")
+        measured: dict[tuple[Any, ...], float] = {}
+        values: dict[tuple[str, Scheme], float] = {}
+        for op in ops:
+            if len(op.schemes) == 1 or op.name not in ranges:
+                continue
+            for scheme in op.schemes:
+                key = (op.kind, op.parameters, ranges[op.name].shape, scheme.dtype, scheme.mode, scheme.granularity)
+                if key not in measured:
+                    measured[key] = self.backend.measure(op, scheme, ranges)
+                values[op.name, scheme] = measured[key]
+        self.journal.append("cost", {"samples": ranges.samples, "values": _flatten(values)})
+        return values
+
+    def _known(self, event: str, ranges: Ranges) -> dict[str, Any] | None:
+        return next((record for record in self.journal.records(event) if record["samples"] == ranges.samples), None)
+
+    # -- trials ---------------------------------------------------------------------------------------------------
+
+    def trial(self, proposal: Proposal, ranges: Ranges) -> Trial | None:
+        """Apply a plan, score it, time it in turns with fp32. None when the user broke it off."""
+        self.stop.trials += 1
+        known = self._recorded("eager", proposal.plan, ranges)
+        if known is not None:
+            return self._add(known)
+        self.listener.stage("trial", proposal.reason)
+        return self._attempt(
+            proposal.plan, "eager", proposal.reason, ranges, lambda: self.backend.apply(proposal.plan, ranges)
+        )
+
+    def finalists(self, winner: Trial, ranges: Ranges) -> None:
+        """Make the slower-to-make forms of a winning plan; one that is faster is scored before it may win."""
+        if self.example is None:
+            return
+        eager = self.models.get(winner.key) or self.backend.apply(winner.plan, ranges)
+        self.models[winner.key] = eager
+        self.listener.stage("finalists", "compiling the winner")
+        try:
+            for finalist in self.backend.finalists(winner.plan, ranges, self.example):
+                times = self._time({"fp32": self.backend.baseline, "eager": eager, finalist.form: finalist.model})
+                faster = times[finalist.form].median_ms < 0.98 * times["eager"].median_ms
+                if not faster:
+                    self.listener.note(f"the {finalist.form} form is not faster than eager int8 here, so it is not used")
+                    continue
+                self.listener.stage("trial", f"scoring the {finalist.form} form of the winner")
+                self._attempt(winner.plan, finalist.form, f"the winner, {finalist.form}", ranges, lambda model=finalist.model: model)
+        except KeyboardInterrupt:
+            self.stop.interrupted = True
+        except Exception as error:
+            log.debug("finalist", exc_info=True)
+            self.listener.note(f"the winner stays eager int8: {type(error).__name__}: {_first_line(error)}")
+
+    def _attempt(self, plan: Plan, form: str, reason: str, ranges: Ranges, make: Callable[[], Any]) -> Trial | None:
+        begun = time.perf_counter()
+        trial = Trial(plan, form=form, reason=reason)
+        try:
+            model = make()
+            score = self.evaluator(model)
+            spent = time.perf_counter() - begun
+            times = self._time({"fp32": self.backend.baseline, form: model})
+            trial = replace(trial, score=score, size=self.backend.size(model), seconds=spent, **_speed(times, form))
+            # Evaluation code may have left its mark on the model (train mode, hooks): hand over a fresh one.
+            self.models[trial.key] = self.backend.refreshed(model)
+        except KeyboardInterrupt:
+            self.stop.interrupted = True
+            return None
+        except Exception as error:
+            log.debug("trial", exc_info=True)
+            trial = replace(trial, error=f"{type(error).__name__}: {_first_line(error)}", seconds=time.perf_counter() - begun)
+        self.journal.append("trial", {"samples": ranges.samples, **trial.to_json()})
+        return self._add(trial)
+
+    def _add(self, trial: Trial) -> Trial:
+        if self.reference is not None and self.reference.score is not None:
+            trial = trial.judged(self.criterion, self.reference.score)
+        self.trials.append(trial)
+        self.listener.trial(trial)
+        return trial
+
+    def _recorded(self, form: str, plan: Plan, ranges: Ranges) -> Trial | None:
+        for record in self.journal.records("trial"):
+            if record["samples"] == ranges.samples and record["form"] == form and Plan.from_json(record["plan"]) == plan:
+                return Trial.from_json({key: value for key, value in record.items() if key != "samples"})
+        return None
+
+    def _time(self, models: dict[str, Any]) -> dict[str, Latency]:
+        if self.example is None:
+            return {}
+        calls = {name: self._call(model) for name, model in models.items()}
+        timing = self.timing
+        return interleaved(calls, warmup=timing.warmup, iterations=timing.iterations, seconds=timing.seconds)
+
+    def _call(self, model: Any) -> Callable[[], object]:
+        return lambda: self.backend.run(model, self.example)
+
+
+def _speed(times: dict[str, Latency], form: str) -> dict[str, float]:
+    if form not in times:
+        return {}
+    return {"latency_ms": times[form].median_ms, "speedup": times["fp32"].median_ms / times[form].median_ms}
+
+
+def _flatten(values: dict[tuple[str, Scheme], float]) -> list[list[Any]]:
+    return [[op, scheme.to_json(), value] for (op, scheme), value in values.items()]
+
+
+def _restore(rows: list[list[Any]]) -> dict[tuple[str, Scheme], float]:
+    return {(op, Scheme.from_json(scheme)): value for op, scheme, value in rows}
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or repr(error)).splitlines()[0][:300]

@@ -1,0 +1,116 @@
+"""User code is not trusted: call it with a limit, and take only a number for a score.
+
+    value = call_limited(lambda: evaluate(model), seconds=60)
+    score = as_score(value)
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+
+from octune.errors import EvaluationError, EvaluationTimeout, OctuneError
+from octune.score import Score
+
+__all__ = ["as_score", "call_limited"]
+
+T = TypeVar("T")
+
+
+def call_limited(function: Callable[[], T], seconds: float = 0) -> T:
+    """Call ``function``; raise EvaluationTimeout after ``seconds`` (0: no limit), EvaluationError if it raises.
+
+    In the main thread an alarm interrupts it, wherever its Python code is. Elsewhere alarms do not exist: it runs in a
+    thread of its own, which is left behind when it hangs.
+    """
+    try:
+        if seconds <= 0:
+            return function()
+        if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGALRM"):
+            with _alarm(seconds):
+                return function()
+        return _in_thread(function, seconds)
+    except OctuneError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise EvaluationError(f"The evaluation raised {type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def _alarm(seconds: float) -> Iterator[None]:
+    def ring(signum: int, frame: object) -> None:
+        raise _expired(seconds)
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _in_thread(function: Callable[[], T], seconds: float) -> T:
+    outcome: list[T] = []
+    failure: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            outcome.append(function())
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=work, daemon=True, name="octune-evaluation")
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise _expired(seconds)
+    if failure:
+        raise failure[0]
+    return outcome[0]
+
+
+def _expired(seconds: float) -> EvaluationTimeout:
+    return EvaluationTimeout(f"The evaluation ran past the limit of {seconds:g} s for one trial (tuning.trial_timeout).")
+
+
+def as_score(value: Any) -> Score:
+    """A number, a numpy scalar or a 0-d tensor becomes a score; so does one number per item. All else is refused."""
+    wanted = "It must return one number, or one number per item."
+    if isinstance(value, Score):
+        score = value
+    elif value is None:
+        raise EvaluationError(f"The evaluation returned None. {wanted} Is a 'return' missing?")
+    elif isinstance(value, str | bytes | bool | np.bool_):
+        raise EvaluationError(f"The evaluation returned {value!r:.60}, a {type(value).__name__}. {wanted}")
+    elif isinstance(value, Mapping):
+        raise EvaluationError(f"The evaluation returned a dict with the keys {list(value)[:6]}. {wanted} Return the one that counts.")
+    elif isinstance(value, numbers.Real):
+        score = Score.of(float(value))
+    else:
+        score = _from_array(value, wanted)
+    if not math.isfinite(score.value):
+        raise EvaluationError(f"The evaluation returned {score.value}, which cannot be compared with anything. {wanted}")
+    return score
+
+
+def _from_array(value: Any, wanted: str) -> Score:
+    if hasattr(value, "detach"):  # a torch tensor, possibly one that still hangs on its graph
+        value = value.detach()
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise EvaluationError(f"The evaluation returned a {type(value).__name__}. {wanted}") from error
+    if array.ndim == 0:
+        return Score.of(float(array))
+    if array.ndim == 1 and array.size:
+        binary = bool(np.isin(array, (0.0, 1.0)).all())
+        return Score.from_items(array, hits=array if binary else None)
+    raise EvaluationError(f"The evaluation returned an array of shape {array.shape}. {wanted}")

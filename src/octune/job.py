@@ -1,0 +1,175 @@
+"""Everything a run needs, made ready and checked before the first second of work is spent.
+
+``Job.of`` takes what the user gave, as arguments or in the configuration, and says what is missing or makes no sense.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from octune import sources
+from octune.backends import Backend, Settings, backend_for
+from octune.config import Config, load_config, parse_config
+from octune.cost import probe_machine
+from octune.criterion import Absolute, Criterion, Relative
+from octune.data import Batches, as_batches
+from octune.engine import Journal, Stop, Study
+from octune.engine.events import Listener
+from octune.engine.local import Timing
+from octune.errors import ConfigError, UnsupportedError
+from octune.evaluation.evaluator import Evaluator, FunctionEvaluator, MetricEvaluator
+from octune.evaluation.metrics import Metric, get_metric
+from octune.search import STRATEGIES, Space, Strategy
+
+__all__ = ["Job"]
+
+log = logging.getLogger("octune")
+
+
+@dataclass
+class Job:
+    """A checked set of everything that :func:`octune.tune` works with."""
+
+    config: Config
+    study: Study
+    calibration: Batches | None
+    sample_options: tuple[int, ...]
+    ranges_path: Path | None
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        model: Any,
+        calibration: Any,
+        evaluate: Callable[[Any], Any] | None,
+        metric: str | Metric | Callable[..., Any] | None,
+        evaluation: Any,
+        criterion: Criterion | None,
+        config: Config | str | Path | dict[str, Any] | None,
+        listener: Listener | None,
+        *,
+        unchecked: bool = False,
+    ) -> Job:
+        """Make a job of what the user gave; arguments win over the configuration. ``unchecked`` needs no scoring."""
+        config = _config(config)
+        _refuse_what_is_not_there(config)
+        listener = listener or Listener()
+        given = sources.fill(config, model, calibration, evaluation, metric, wants_metric=evaluate is None and not unchecked)
+        threads = config.performance.threads or config.performance.cores_per_instance
+        settings = Settings(config.model.inputs, config.model.outputs, threads, given.source) if config.model else Settings(threads=threads)
+        backend = backend_for(given.model, settings)
+        calibration_batches = as_batches(given.calibration, role="calibration", limit=_limit(config)) if given.calibration is not None else None
+        evaluator, evaluation_batches = _evaluator(backend, evaluate, given, config, unchecked)
+        notes = list(calibration_batches.notes if calibration_batches else ())
+        if calibration_batches is None and not unchecked:
+            notes.append("no calibration data: only dynamic schemes are used")
+        if given.calibration is not None and given.calibration is given.evaluation:
+            notes.append("calibration and evaluation use the same data: the score is flattered, give separate data")
+        for note in notes:
+            log.warning("%s", note)
+        criterion = criterion or _criterion(config, evaluator)
+        batches = evaluation_batches or calibration_batches
+        example = backend.split(batches.first())[0] if batches is not None else None
+        folder = config.workspace.path
+        journal = Journal.open(folder, _header(backend, criterion, config, folder), resume=config.workspace.resume)
+        timing = Timing(config.performance.warmup, config.performance.iterations)
+        stop = Stop(config.tuning.timeout, config.tuning.max_trials)
+        study = Study(backend, evaluator, criterion, journal, stop, listener, timing, example)
+        samples = config.calibration.samples
+        if config.calibration.batches is not None and calibration_batches is not None:
+            size = backend.batch_size(backend.split(calibration_batches.first())[0])
+            samples = tuple(count * size for count in config.calibration.batches)
+        return cls(config, study, calibration_batches, samples, folder / "ranges.npz" if folder else None, notes)
+
+    def strategy(self, space: Space) -> Strategy:
+        """The strategy that the configuration names, over this space."""
+        tuning = self.config.tuning
+        return STRATEGIES[tuning.strategy](space, keep_going=tuning.timeout > 0, seed=tuning.random_seed)
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Machine and versions, to stamp results with."""
+        return {"machine": probe_machine().to_json(), **self.study.backend.environment()}
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.study.journal.close()
+        self.study.listener.close()
+
+
+def _config(config: Config | str | Path | dict[str, Any] | None) -> Config:
+    if config is None:
+        return Config()
+    if isinstance(config, Config):
+        return config
+    return load_config(config) if isinstance(config, str | Path) else parse_config(config, source="config")
+
+
+def _refuse_what_is_not_there(config: Config) -> None:
+    """Keys that are legal in a configuration but have no implementation yet are refused, never ignored."""
+    if config.tuning.strategy not in STRATEGIES:
+        raise UnsupportedError(f"tuning.strategy is {config.tuning.strategy!r}, which is not there yet. There is: {', '.join(STRATEGIES)}.")
+    if config.tuning.tensorboard:
+        raise UnsupportedError("tuning.tensorboard is not there yet. Set it to false.")
+    if (config.performance.num_of_instance or 1) != 1:
+        raise UnsupportedError("evaluation.performance with more than one instance is not there yet. Set num_of_instance to 1.")
+    if config.criterion.confidence is not None:
+        raise UnsupportedError("criterion.confidence is not there yet: the point estimate decides, and the interval is reported.")
+
+
+def _evaluator(
+    backend: Backend, evaluate: Callable[[Any], Any] | None, given: sources.Given, config: Config, unchecked: bool
+) -> tuple[Evaluator, Batches | None]:
+    limit = config.tuning.trial_timeout
+    if unchecked:
+        return FunctionEvaluator(lambda model: 0.0), None
+    if evaluate is not None:
+        if not callable(evaluate):
+            raise ConfigError(f"evaluate must be a function that takes the model and returns its score. Got {type(evaluate).__name__} instead.")
+        batches = as_batches(given.evaluation, role="evaluation") if given.evaluation is not None else None
+        return FunctionEvaluator(evaluate, limit), batches
+    if given.metric is None or given.evaluation is None:
+        missing = "evaluation data" if given.evaluation is None else "a metric"
+        raise ConfigError(
+            f"There is no way to score the model: {missing} is missing. Give evaluate=fn, or metric= and evaluation=; "
+            "octune.quantize() applies a plan without checking."
+        )
+    metric = given.metric if isinstance(given.metric, Metric) else get_metric(given.metric, **config.evaluation.metric_options)
+    size = config.evaluation.samples
+    batches = as_batches(given.evaluation, role="evaluation", limit=None if size is None else max(1, size // config.evaluation.batch_size))
+    return MetricEvaluator(backend, batches, metric, limit), batches
+
+
+def _criterion(config: Config, evaluator: Evaluator) -> Criterion:
+    chosen = config.criterion
+    higher = evaluator.higher_is_better if chosen.higher_is_better is None else chosen.higher_is_better
+    if chosen.absolute is not None:
+        return Absolute(chosen.absolute, higher)
+    return Relative(chosen.relative if chosen.relative is not None else 0.01, higher)
+
+
+def _limit(config: Config) -> int:
+    """More batches than this are never needed, whatever their size: it is what ends an endless generator."""
+    return max(config.calibration.batches or config.calibration.samples)
+
+
+def _header(backend: Backend, criterion: Criterion, config: Config, folder: Path | None) -> dict[str, Any]:
+    """What must be equal for a journal to be continued."""
+    if folder is None:
+        return {}
+    return {
+        "model": backend.fingerprint(),
+        "criterion": criterion.to_json(),
+        "strategy": config.tuning.strategy,
+        "seed": config.tuning.random_seed,
+        "quantization": dataclasses.asdict(config.quantization) if dataclasses.is_dataclass(config.quantization) else config.quantization.model_dump(mode="json"),
+    }

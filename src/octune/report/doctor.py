@@ -1,0 +1,79 @@
+"""What ``octune doctor`` finds: the CPU, the frameworks, and which number formats are fast here, measured."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import platform
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from octune.cost.machine import probe_machine
+
+__all__ = ["examine", "show"]
+
+PACKAGES = {
+    "torch": "torch", "transformers": "torch", "tensorflow-cpu": "tensorflow", "onnx": "onnx", "onnxruntime": "onnx", "openvino": "onnx",
+    "ray": "ray", "plotly": "report", "jinja2": "report",
+}  # fmt: skip
+
+
+def examine() -> dict[str, Any]:
+    """All findings as plain data."""
+    machine = probe_machine()
+    findings: dict[str, Any] = {
+        "python": platform.python_version(),
+        "machine": machine.to_json(),
+        "packages": {package: _version(package) for package in PACKAGES},
+        "advice": [],
+        "speed": {},
+    }
+    advice = findings["advice"]
+    if not machine.vnni:
+        advice.append("this CPU has no int8 dot product (VNNI, AMX, dot-product): int8 gains little, and 8-bit products can saturate")
+    if machine.compiler is None:
+        advice.append("there is no g++: winners stay eager int8; install a C++ compiler to have them compiled")
+    if importlib.util.find_spec("torch") is None:
+        advice.append("PyTorch is not installed: pip install 'octune[torch]'")
+    else:
+        from octune.backends.torch.doctor import measure_paths
+
+        findings["threads"], findings["speed"] = measure_paths()
+        slow = [name for name, ratio in findings["speed"].items() if name.startswith("int8") and ratio < 1.2]
+        advice.extend(f"{name} is not faster than fp32 here" for name in slow)
+    return findings
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def show(findings: dict[str, Any], console: Console) -> None:
+    """The findings on a terminal."""
+    machine = findings["machine"]
+    console.print(f"[bold]machine[/bold]   {machine['cpu']}, {machine['cores']} cores, {machine['architecture']}, Python {findings['python']}")
+    console.print(f"[bold]features[/bold]  {', '.join(machine['features']) or 'none that matters here'}")
+    console.print(f"[bold]compiler[/bold]  {machine['compiler'] or 'none'}")
+    if "threads" in findings:
+        console.print(f"[bold]threads[/bold]   {findings['threads']}")
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("package")
+    table.add_column("version")
+    table.add_column("if missing")
+    for package, version in findings["packages"].items():
+        table.add_row(package, version or "-", "" if version else f"pip install 'octune[{PACKAGES[package]}]'")
+    console.print(table)
+    if findings["speed"]:
+        speed = Table(title="PyTorch, a 768 x 3072 linear on 128 rows, against fp32", title_justify="left", box=None, header_style="bold", pad_edge=False)
+        speed.add_column("path")
+        speed.add_column("speed", justify="right")
+        for name, ratio in findings["speed"].items():
+            speed.add_row(name, f"{ratio:.2f}x")
+        console.print(speed)
+    for line in findings["advice"]:
+        console.print(f"[yellow]note[/yellow] {line}")

@@ -1,0 +1,96 @@
+"""A run on the terminal: what is being done, the trials so far, how long it has taken and how long it may take.
+
+    with LiveProgress(console, stop) as listener:
+        tune(..., listener=listener)
+"""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from octune.engine.events import Listener
+from octune.result import Trial
+
+__all__ = ["LiveProgress", "trial_table"]
+
+
+def trial_table(trials: list[Trial]) -> Table:
+    """All trials, one row each."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading, justify in (("trial", "right"), ("plan", "left"), ("form", "left"), ("score", "right"), ("drop", "right"), ("speed-up", "right"), ("verdict", "left")):
+        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    for index, trial in enumerate(trials):
+        table.add_row(*_row(index, trial))
+    return table
+
+
+def _row(index: int, trial: Trial) -> list[RenderableType]:
+    label = "fp32" if trial.form == "fp32" else str(index)
+    if trial.error is not None:
+        return [label, trial.reason, trial.form, "-", "-", "-", Text(trial.error, style="red")]
+    verdict = trial.verdict
+    score = f"{trial.score.value:.4f}" if trial.score else "-"
+    speed = f"{trial.speedup:.2f}x" if trial.speedup else "-"
+    if verdict is None or trial.form == "fp32":
+        return [label, trial.reason, trial.form, score, "", speed, ""]
+    style = "green" if verdict.passed else "red"
+    return [label, trial.reason, trial.form, score, f"{verdict.drop:+.4f}", speed, Text(verdict.outcome, style=style)]
+
+
+class LiveProgress(Listener):
+    """A live table on a terminal; plain lines where there is none."""
+
+    def __init__(self, console: Console, timeout: float = 0, max_trials: int = 0) -> None:
+        super().__init__()
+        self._console = console
+        self._trials: list[Trial] = []
+        self._spinner = Spinner("dots", text="starting")
+        self._begun = time.monotonic()
+        self._timeout, self._max_trials = timeout, max_trials
+        self._live: Live | None = None
+        if console.is_terminal:
+            self._live = Live(self, console=console, refresh_per_second=8, transient=True)
+            self._live.start()
+
+    def __rich__(self) -> RenderableType:
+        self._spinner.update(text=f"{self._stage}  [{self._clock()}]")
+        return Group(trial_table(self._trials), self._spinner) if self._trials else self._spinner
+
+    _stage = "starting"
+
+    def _clock(self) -> str:
+        spent = time.monotonic() - self._begun
+        text = f"{spent:.0f} s"
+        if self._timeout > 0:
+            return f"{text}, at most {max(0.0, self._timeout - spent):.0f} s left"
+        done = [trial for trial in self._trials if trial.form != "fp32"]
+        if done:
+            mean = sum(trial.seconds for trial in done) / len(done)
+            text += f", about {mean:.0f} s a trial"
+        elif self._trials:
+            text += f", fp32 took {self._trials[0].seconds:.0f} s"
+        return text
+
+    def stage(self, name: str, detail: str) -> None:
+        self._stage = f"{name}: {detail}"
+        if self._live is None:
+            self._console.print(f"{self._clock():>8}  {self._stage}", highlight=False)
+
+    def trial(self, trial: Trial) -> None:
+        self._trials.append(trial)
+        if self._live is None:
+            self._console.print(f"{self._clock():>8}  {trial.form}: {trial.error or trial.verdict}", highlight=False)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None

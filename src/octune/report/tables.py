@@ -1,0 +1,60 @@
+"""A finished run as a table: what came in, what goes out, how sure that is, what stayed float and why."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from octune.report.progress import trial_table
+from octune.report.text import megabytes
+from octune.result import Result
+
+__all__ = ["result_table"]
+
+
+def result_table(result: Result, saved_to: str | None = None) -> RenderableType:
+    """The table that ``octune tune`` and ``octune demo`` end with."""
+    baseline, best = result.baseline, result.best
+    quantized = best.form != "fp32"
+    style, head = ("bold green", "criterion met") if result.met else ("bold red", "criterion NOT met")
+    title = Text.assemble((head, style), f" ({result.criterion})")
+    table = Table(title=title, title_justify="left", header_style="bold")
+    table.add_column("")
+    table.add_column("fp32", justify="right")
+    table.add_column(f"int8 ({best.form})" if quantized else "handed back: fp32", justify="right")
+    table.add_row("score", str(baseline.score), str(best.score))
+    verdict = best.verdict
+    if quantized and verdict is not None:
+        interval = "" if verdict.low is None else f" [{verdict.low:+.4f}, {verdict.high:+.4f}]"
+        table.add_row("drop, with 95 % interval", "", f"{verdict.drop:+.4f} of {verdict.allowed:.4f} allowed{interval}")
+        if verdict.lost is not None:
+            table.add_row("answers that flipped", "", f"{verdict.lost} lost, {verdict.gained} gained of {verdict.n}")
+        if verdict.undecidable:
+            needed = verdict.items_needed
+            table.add_row("certainty", "", "undecidable with this many items" + (f"; about {needed} would decide" if needed else ""))
+    table.add_row("latency, median", _ms(baseline.latency_ms), _ms(best.latency_ms))
+    table.add_row("speed-up, measured in turns", "1.00x", f"{best.speedup:.2f}x" if best.speedup else "-")
+    table.add_row("weights", megabytes(baseline.size), megabytes(best.size))
+    counts = ", ".join(f"{count} {dtype}" for dtype, count in sorted(result.plan.counts().items(), reverse=True))
+    table.add_row("ops", f"{len(result.plan)} fp32", counts)
+    parts: list[RenderableType] = [trial_table([baseline, *result.trials]), Text(), table]
+    if result.kept:
+        kept = Table(title="ops that were not quantized", title_justify="left", box=None, header_style="bold", pad_edge=False)
+        kept.add_column("op")
+        kept.add_column("runs in")
+        kept.add_column("why")
+        for name, why in result.kept.items():
+            kept.add_row(name, result.plan[name].dtype if name in result.plan else "fp32", why)
+        parts += [Text(), kept]
+    parts += [Text(), Text(f"{len(result.trials)} trials in {result.seconds:.1f} s; stopped because {result.stopped_because}")]
+    parts += [Text(f"note: {note}", style="dim") for note in result.notes]
+    machine = result.environment.get("machine", {})
+    parts.append(Text(f"machine: {machine.get('cpu', '?')}, {result.environment.get('threads', '?')} threads, torch {result.environment.get('torch', '-')}", style="dim"))
+    if saved_to is not None:
+        parts.append(Text(f"saved to {saved_to}", style="bold"))
+    return Group(*parts)
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f} ms"

@@ -1,0 +1,40 @@
+"""A result's story in a few lines of plain text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from octune.result import Result
+
+__all__ = ["megabytes", "story"]
+
+
+def megabytes(size: int | None) -> str:
+    """A size as people say it."""
+    return "-" if size is None else f"{size / 1e6:.1f} MB"
+
+
+def story(result: Result) -> str:
+    """What was done, what came of it, how sure that is."""
+    best, baseline = result.best, result.baseline
+    head = "criterion met" if result.met else "criterion NOT met"
+    if best.form == "fp32":
+        head += ", by the fp32 model itself" if result.met else ", the fp32 model is handed back"
+    lines = [f"{head} ({result.criterion})"]
+    if baseline.score is not None and best.score is not None and best.form != "fp32":
+        lines.append(f"  score     fp32 {baseline.score} -> {best.score}")
+        if best.verdict is not None:
+            lines.append(f"  verdict   {best.verdict}")
+    if best.speedup is not None and best.latency_ms is not None:
+        lines.append(f"  latency   {best.latency_ms:.2f} ms, {best.speedup:.2f}x as fast as fp32 ({best.form})")
+    lines.append(f"  size      {megabytes(baseline.size)} -> {megabytes(best.size)}")
+    counts = ", ".join(f"{count} {dtype}" for dtype, count in sorted(result.plan.counts().items(), reverse=True))
+    lines.append(f"  plan      {counts} ({result.plan.digest[:8]})")
+    for name, why in list(result.kept.items())[:8]:
+        lines.append(f"            {name} stays {result.plan[name].dtype}: {why}")
+    if len(result.kept) > 8:
+        lines.append(f"            ... and {len(result.kept) - 8} more")
+    lines.append(f"  search    {len(result.trials)} trials in {result.seconds:.1f} s; stopped because {result.stopped_because}")
+    lines.extend(f"  note      {note}" for note in result.notes)
+    return "\n".join(lines)

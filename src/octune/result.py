@@ -1,0 +1,130 @@
+"""What tuning gives back: never None, and able to tell its own story.
+
+    result = octune.tune(...)
+    print(result)
+    if result.met:
+        result.save("model-int8")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from octune.criterion import Criterion, Verdict
+from octune.plan import Op, Plan
+from octune.score import Score
+
+if TYPE_CHECKING:
+    from octune.backends.base import Backend
+
+__all__ = ["Result", "Trial"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One plan that was tried: what it scored, how fast it ran, or why it failed.
+
+    ``form`` says how it ran: ``fp32`` (the baseline), ``eager``, or the name of a finalist's form such as
+    ``compiled``. ``speedup`` is against fp32 measured in turns with it.
+    """
+
+    plan: Plan
+    form: str = "eager"
+    reason: str = ""
+    score: Score | None = None
+    verdict: Verdict | None = None
+    latency_ms: float | None = None
+    speedup: float | None = None
+    size: int | None = None
+    seconds: float = 0.0
+    error: str | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether it was scored and met the criterion."""
+        return self.verdict is not None and self.verdict.passed
+
+    @property
+    def key(self) -> str:
+        """What a journal finds it by: the plan and the form it ran in."""
+        return f"{self.form}:{self.plan.digest}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data. The verdict is left out: it follows from the scores and the criterion."""
+        return {
+            "plan": self.plan.to_json(),
+            "form": self.form,
+            "reason": self.reason,
+            "score": None if self.score is None else self.score.to_json(),
+            "latency_ms": self.latency_ms,
+            "speedup": self.speedup,
+            "size": self.size,
+            "seconds": round(self.seconds, 3),
+            "error": self.error,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Trial:
+        """The inverse of :meth:`to_json`, but for the verdict (see :meth:`judged`)."""
+        score = None if data["score"] is None else Score.from_json(data["score"])
+        return cls(**{**data, "plan": Plan.from_json(data["plan"]), "score": score})
+
+    def judged(self, criterion: Criterion, baseline: Score) -> Trial:
+        """This trial with its verdict against a baseline."""
+        return self if self.score is None else replace(self, verdict=criterion.judge(baseline, self.score))
+
+
+@dataclass(frozen=True)
+class Result:
+    """The best model found, and everything that was learned on the way.
+
+    ``met`` says whether the model that is handed over meets the criterion. If nothing quantized did, or nothing was
+    faster, ``best`` and ``model`` are the closest or the fp32 baseline, and ``stopped_because`` says so.
+    """
+
+    met: bool
+    model: Any
+    plan: Plan
+    baseline: Trial
+    best: Trial
+    trials: tuple[Trial, ...]
+    stopped_because: str
+    criterion: Criterion
+    ops: tuple[Op, ...] = ()
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    kept: Mapping[str, str] = field(default_factory=dict)
+    workspace: Path | None = None
+    backend: Backend | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def front(self) -> tuple[Trial, ...]:
+        """The trials that no other trial beats in both score and latency, fastest first."""
+        scored = [t for t in (self.baseline, *self.trials) if t.score is not None and t.latency_ms is not None]
+        sign = 1.0 if self.criterion.higher_is_better else -1.0
+        front: list[Trial] = []
+        for trial in sorted(scored, key=lambda t: (t.latency_ms or 0.0, -sign * (t.score.value if t.score else 0.0))):
+            value = sign * (trial.score.value if trial.score else 0.0)
+            if not front or value > sign * (front[-1].score.value if front[-1].score else 0.0):
+                front.append(trial)
+        return tuple(front)
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times faster than fp32 the handed-over model ran, measured in turns."""
+        return self.best.speedup
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Write one self-contained folder that :func:`octune.load` reads without the fp32 model."""
+        from octune.artifact import save
+
+        return save(self, Path(folder), overwrite=overwrite)
+
+    def __str__(self) -> str:
+        from octune.report.text import story
+
+        return story(self)

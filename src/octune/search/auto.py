@@ -1,0 +1,82 @@
+"""The default strategy: everything int8, and if that loses too much, as few ops in float as will do.
+
+1. Every op in its fastest scheme. Passes: done.
+2. Ops are ranked by label-free harm per millisecond. Gallop: leave a quarter of the predicted harm, a sixteenth, ...
+   until a plan passes. Where a single op does nearly all the damage, that is one trial.
+3. Bisect between the last failure and the first success, for the fewest ops in float.
+4. Give back: the ops that fell most expensively are tried in int8 again, as long as the criterion holds.
+
+Scores are noisy and not monotonic in the number of float ops, so a plan is only ever accepted for its own score.
+Costs 1 evaluation if int8 is harmless, else about 2 + log2(number of ops).
+"""
+
+from __future__ import annotations
+
+from octune.plan import Plan, Scheme
+from octune.search.base import Proposal, Search, Strategy
+from octune.search.space import Switch
+
+__all__ = ["Auto"]
+
+KEEP_SHARE = 0.25
+GIVE_BACK = 2
+
+
+class Auto(Strategy):
+    """See the module's docstring."""
+
+    def search(self) -> Search:
+        start = self.space.fastest()
+        first = yield Proposal(start, "every op in its fastest scheme")
+        if first.passed:
+            return
+        chain = self.space.chain()
+        failing, passing = 0, None
+        for count in self._gallop(start, chain):
+            trial = yield Proposal(self._plan(start, chain, count), f"the {count} most harmful ops in float")
+            if trial.passed:
+                passing = count
+                break
+            failing = count
+        if passing is None:
+            return
+        while passing - failing > 1:
+            middle = (failing + passing) // 2
+            trial = yield Proposal(self._plan(start, chain, middle), f"fewer in float: {middle} ops")
+            if trial.passed:
+                passing = middle
+            else:
+                failing = middle
+        yield from self._give_back(start, chain[:passing])
+
+    def _plan(self, start: Plan, chain: list[Switch], count: int) -> Plan:
+        return start.with_({step.op: step.scheme for step in chain[:count]})
+
+    def _gallop(self, start: Plan, chain: list[Switch]) -> list[int]:
+        """How many steps to take: until a quarter of the predicted harm is left, a sixteenth, ...; at last, all of them."""
+        total = sum(max(step.relief, 0.0) for step in chain)
+        counts: list[int] = []
+        left, share = total, KEEP_SHARE
+        for index, step in enumerate(chain, 1):
+            left -= max(step.relief, 0.0)
+            if left <= share * total:
+                counts.append(index)
+                while share > 0 and left <= share * total and share > 1e-9:
+                    share *= KEEP_SHARE
+                # A step at a time would be a walk, not a gallop.
+                share = min(share, KEEP_SHARE ** (len(counts) + 1))
+        spread = [count for i, count in enumerate(counts) if i == 0 or count >= 1.5 * counts[i - 1]]
+        return sorted({*spread, len(chain)}) if chain else []
+
+    def _give_back(self, start: Plan, kept: list[Switch]) -> Search:
+        """Try the most expensive of the fallen ops in int8 again; the last one of the chain is known to be needed."""
+        plan = self._plan(start, kept, len(kept))
+        candidates = sorted(kept[:-1], key=lambda s: self._saving(start, s), reverse=True)[:GIVE_BACK]
+        for step in candidates:
+            back: Scheme = start[step.op]
+            trial = yield Proposal(plan.with_({step.op: back}), f"{step.op} back to int8")
+            if trial.passed:
+                plan = trial.plan
+
+    def _saving(self, start: Plan, step: Switch) -> float:
+        return self.space.milliseconds(step.op, step.scheme) - self.space.milliseconds(step.op, start[step.op])

@@ -1,0 +1,109 @@
+"""Which schemes a run may use: what the ops can do, narrowed to what the user asked for.
+
+    ops = legal_ops(backend.ops(), config.quantization, ranges)
+
+A request that cannot be honoured is an error that says so; an op that cannot be quantized keeps fp32 and a note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from octune.calibration import Ranges
+from octune.config import match_ops
+from octune.errors import UnsupportedError
+from octune.plan import Op, RangeMethod, Scheme
+
+if TYPE_CHECKING:
+    from octune.config.schema import OpOptions, Quantization, TensorOptions
+
+__all__ = ["legal_ops"]
+
+# Tried by default: they cost nothing but a look at a histogram, and the least harmful is taken for every op.
+DEFAULT_METHODS: tuple[RangeMethod, ...] = ("minmax", "mse", "percentile")
+
+
+def legal_ops(ops: Sequence[Op], options: Quantization, ranges: Ranges | None) -> tuple[Op, ...]:
+    """The ops with the schemes they may use in this run. ``ranges`` is None when there was no calibration data."""
+    by_name = match_ops(options.ops, [op.name for op in ops])
+    return tuple(_narrow(op, options, by_name.get(op.name), ranges) for op in ops)
+
+
+def _narrow(op: Op, options: Quantization, own: OpOptions | None, ranges: Ranges | None) -> Op:
+    if len(op.schemes) == 1:
+        return op
+    if ranges is not None:
+        if op.name not in ranges:
+            return _fp32(op, "never ran in calibration")
+        if not ranges[op.name].finite:
+            return _fp32(op, "its input was infinite or NaN in calibration")
+    weight = _merge(options.weight, own.weight if own else None)
+    activation = _merge(options.activation, own.activation if own else None)
+    schemes = list(_expand(op.schemes, activation, ranges))
+    if options.approach == "static":
+        schemes = [s for s in schemes if s.mode != "dynamic"]
+    elif options.approach == "dynamic":
+        schemes = [s for s in schemes if s.mode != "static"]
+    _refuse_impossible(op, weight, activation)
+    granularities = weight.granularity or (("per_channel",) if any(s.granularity == "per_channel" for s in schemes) else ("per_tensor",))
+    schemes = [s for s in schemes if s.granularity is None or s.granularity in granularities]
+    schemes = [s for s in schemes if _dtype_allowed(s, weight.dtype, activation.dtype)]
+    if not schemes:
+        able = "; ".join(str(s) for s in op.schemes)
+        raise UnsupportedError(
+            f"No scheme of {op.name!r} ({op.kind}) fits what quantization asks for: weight {_said(weight)}, activation {_said(activation)}, "
+            f"approach {options.approach}. It can run as: {able}."
+        )
+    if all(s.is_float for s in schemes):
+        return replace(op, schemes=tuple(schemes), note=op.note or ("kept by the configuration" if own else "no int8 scheme without calibration data"))
+    return replace(op, schemes=tuple(schemes))
+
+
+def _expand(schemes: Iterable[Scheme], activation: TensorOptions, ranges: Ranges | None) -> Iterable[Scheme]:
+    methods = activation.algorithm or DEFAULT_METHODS
+    for scheme in schemes:
+        if scheme.mode != "static":
+            yield scheme
+        elif ranges is not None:
+            yield from (replace(scheme, range_method=method) for method in methods)
+
+
+def _refuse_impossible(op: Op, weight: TensorOptions, activation: TensorOptions) -> None:
+    def refuse(what: str, got: object, can: str) -> None:
+        raise UnsupportedError(f"quantization.{what} is {got} at {op.name!r}, which this backend cannot honour: {can}.")
+
+    if weight.scheme and "sym" not in weight.scheme:
+        refuse("weight.scheme", list(weight.scheme), "weights are int8 around zero (sym)")
+    if activation.scheme and "asym" not in activation.scheme:
+        refuse("activation.scheme", list(activation.scheme), "activations are uint8 with a zero point (asym); signed kernels are many times slower")
+    if activation.granularity and "per_tensor" not in activation.granularity:
+        refuse("activation.granularity", list(activation.granularity), "activations have one range per tensor (per_tensor)")
+    if weight.algorithm and "minmax" not in weight.algorithm:
+        refuse("weight.algorithm", list(weight.algorithm), "weights are scaled to their largest value (minmax)")
+
+
+def _dtype_allowed(scheme: Scheme, weight: tuple[str, ...] | None, activation: tuple[str, ...] | None) -> bool:
+    # The backend chooses the sign of 8-bit activations, so int8 and uint8 both ask for an 8-bit op.
+    for wanted in (weight, activation):
+        if wanted is not None and scheme.dtype not in {"int8" if dtype == "uint8" else dtype for dtype in wanted}:
+            # fp32 stays a way out of int8, unless this op was pinned to one dtype by hand.
+            return False
+    return True
+
+
+def _merge(general: TensorOptions, own: TensorOptions | None) -> TensorOptions:
+    if own is None:
+        return general
+    given = {key: value for key, value in own if value is not None}
+    return general.model_copy(update=given)
+
+
+def _said(options: TensorOptions) -> str:
+    given = {key: list(value) for key, value in options if value is not None}
+    return str(given) if given else "anything"
+
+
+def _fp32(op: Op, why: str) -> Op:
+    return replace(op, schemes=(Scheme.fp32(),), note=op.note or why)

@@ -1,0 +1,10 @@
+"""Tasks that need no code: GLUE and SQuAD, from files to a score."""
+
+from __future__ import annotations
+
+from octune.tasks.batches import Batches, TaskData
+from octune.tasks.glue import glue_metric, load_glue
+from octune.tasks.load import load_task, task_names
+from octune.tasks.squad import load_squad
+
+__all__ = ["Batches", "TaskData", "glue_metric", "load_glue", "load_squad", "load_task", "task_names"]

@@ -1,0 +1,118 @@
+"""Token batches: padded just in time, cached, and the same in every walk.
+
+    for inputs, labels in task.evaluation:      # {"input_ids": int64 (rows, tokens), "attention_mask": ...}, (rows,)
+        ...
+
+Evaluation rows of similar length share a batch, so that little is padded; the batches themselves come in a fixed
+random order, so that the first few are a fair sample of all. Items of a score are in the order of this walk.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from octune.errors import ConfigError
+from octune.evaluation.metrics import Metric
+
+__all__ = ["Batch", "Batches", "Padding", "TaskData", "length_groups", "shuffled"]
+
+Inputs: TypeAlias = dict[str, npt.NDArray[np.int64]]
+Batch: TypeAlias = tuple[Inputs, npt.NDArray[Any]]
+Tokens: TypeAlias = Mapping[str, Sequence[int] | npt.NDArray[np.int32]]
+
+SEED = 1978
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """What a tokenizer fills short rows with, and on which side."""
+
+    values: Mapping[str, int]
+    left: bool = False
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> Padding:
+        """The padding of a Hugging Face tokenizer."""
+        if tokenizer.pad_token_id is None:
+            raise ConfigError("The tokenizer has no padding token. Expected one to fill rows: tokenizer.pad_token = tokenizer.eos_token.")
+        values = {"input_ids": int(tokenizer.pad_token_id), "token_type_ids": int(getattr(tokenizer, "pad_token_type_id", 0) or 0)}
+        return cls(values, getattr(tokenizer, "padding_side", "right") == "left")
+
+    def pad(self, rows: Sequence[Tokens]) -> Inputs:
+        """One array per input name, as long as the longest row."""
+        longest = max(len(row["input_ids"]) for row in rows)
+        inputs: Inputs = {}
+        for name in rows[0]:
+            array = np.full((len(rows), longest), self.values.get(name, 0), dtype=np.int64)
+            for target, row in zip(array, rows, strict=True):
+                values = row[name]
+                target[longest - len(values) if self.left else 0 :][: len(values)] = values
+            inputs[name] = array
+        return inputs
+
+
+class Batches(ABC):
+    """Batches of ``(inputs, labels)`` that can be walked again and again; each is tokenized when it is first needed."""
+
+    def __init__(self, padding: Padding) -> None:
+        self._padding = padding
+        self._cache: dict[int, Batch] = {}
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of batches."""
+
+    @abstractmethod
+    def _group(self, index: int) -> Sequence[int]:
+        """The rows of one batch."""
+
+    @abstractmethod
+    def _encode(self, rows: Sequence[int]) -> tuple[Sequence[Tokens], npt.NDArray[Any]]:
+        """The tokens and the labels of these rows."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        for index in range(len(self)):
+            if index not in self._cache:
+                tokens, labels = self._encode(self._group(index))
+                self._cache[index] = self._padding.pad(tokens), labels
+            inputs, labels = self._cache[index]
+            # Copies, so that a model which writes into its inputs cannot change the next walk.
+            yield {name: array.copy() for name, array in inputs.items()}, labels.copy()
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """All that tuning needs besides the model; ``calibration`` and ``evaluation`` never share a row."""
+
+    calibration: Batches
+    evaluation: Batches
+    metric: Metric
+    description: str
+
+
+def shuffled(count: int, most: int | None = None) -> npt.NDArray[np.int64]:
+    """A fixed random choice of at most ``most`` of ``count`` rows, because files are often sorted by topic."""
+    return np.random.default_rng(SEED).permutation(count)[:most]
+
+
+def length_groups(lengths: Sequence[int], size: int, units: Sequence[Sequence[int]] | None = None) -> list[list[int]]:
+    """Groups of at most ``size`` rows of similar length, in a fixed random order; rows of one unit stay together.
+
+        length_groups([5, 9, 5, 9], 2)          # [[0, 2], [1, 3]], in some order
+
+    A unit of more than ``size`` rows gets a group of its own, which is larger.
+    """
+    units = units if units is not None else [[row] for row in range(len(lengths))]
+    longest = np.array([max(lengths[row] for row in unit) for unit in units])
+    groups: list[list[int]] = [[]]
+    for number in np.argsort(longest, kind="stable"):
+        if groups[-1] and len(groups[-1]) + len(units[number]) > size:
+            groups.append([])
+        groups[-1].extend(units[number])
+    return [groups[index] for index in np.random.default_rng(SEED).permutation(len(groups))]

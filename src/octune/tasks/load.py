@@ -1,0 +1,81 @@
+"""Tasks by name: calibration data, evaluation data and metric in one call.
+
+    task = load_task("sst2", "data/glue", tokenizer="models/bert-sst2")
+    octune.tune(model, calibration=task.calibration, evaluation=task.evaluation, metric=task.metric)
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from octune.errors import ConfigError, MissingDependency
+from octune.tasks.batches import TaskData
+from octune.tasks.glue import GLUE, load_glue, plain_name
+from octune.tasks.squad import SQUAD, load_squad
+
+__all__ = ["load_task", "task_names"]
+
+
+def task_names() -> list[str]:
+    """The names of all tasks; spelling in other ways ("SST-2", "squad_v2.0") is understood too."""
+    return sorted([*GLUE, "squad", "squad_v2"])
+
+
+def load_task(
+    name: str,
+    folder: Path | str,
+    *,
+    tokenizer: Any,
+    max_length: int | None = None,
+    calibration_batch_size: int = 8,
+    evaluation_batch_size: int = 32,
+    split: str | None = None,
+    calibration_samples: int | None = None,
+    label2id: Mapping[str, int] | None = None,
+) -> TaskData:
+    """Read a GLUE task or SQuAD from its files.
+
+        task = load_task("SST-2", "data/glue", tokenizer=tokenizer, calibration_samples=100)
+
+    ``folder`` holds the task's files, or holds the folder that does. ``tokenizer`` is a Hugging Face tokenizer or a
+    folder with one. ``max_length`` is 128 tokens for GLUE and 384 for SQuAD if left out. ``split`` names the files to
+    evaluate on, the development ones if left out; calibration takes at most ``calibration_samples`` random rows of the
+    training files. ``label2id`` is a model's own numbering of the labels, ``model.config.label2id``.
+    """
+    counts = {
+        "max_length": max_length,
+        "calibration_batch_size": calibration_batch_size,
+        "evaluation_batch_size": evaluation_batch_size,
+        "calibration_samples": calibration_samples,
+    }
+    for argument, value in counts.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ConfigError(f"The {argument!r} argument of load_task must be a whole number from 1. Got {value!r} instead.")
+    key = plain_name(name)
+    common: dict[str, Any] = {**counts, "split": split}
+    if key in SQUAD:
+        return load_squad(name, folder, tokenizer=_tokenizer(tokenizer), **common)
+    if key in GLUE or key.startswith(("mnli", "sst")):
+        return load_glue(name, folder, tokenizer=_tokenizer(tokenizer), label2id=label2id, **common)
+    near = difflib.get_close_matches(key, [*GLUE, *SQUAD], n=3, cutoff=0.5)
+    raise ConfigError(f"Unknown task {name!r}. {f'Did you mean {near[0]!r}? ' if near else ''}Expected one of: {', '.join(task_names())}.")
+
+
+def _tokenizer(tokenizer: Any) -> Any:
+    if not isinstance(tokenizer, str | Path):
+        if not callable(tokenizer) or not hasattr(tokenizer, "pad_token_id"):
+            raise ConfigError(f"The tokenizer must be one of Hugging Face or a folder with one. Got {type(tokenizer).__name__} instead.")
+        return tokenizer
+    if not Path(tokenizer).is_dir():
+        raise ConfigError(f"The tokenizer folder {tokenizer} does not exist. Expected one that holds tokenizer.json.")
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise MissingDependency("transformers", "torch", "Reading a tokenizer") from error
+    try:
+        return AutoTokenizer.from_pretrained(str(tokenizer), local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"The folder {tokenizer} holds no usable tokenizer: {error}") from error

@@ -1,0 +1,131 @@
+"""Reading labelled rows from the files in which data sets come: .tsv, .csv, .jsonl and .parquet.
+
+    for row in read_table(Path("SST-2/dev.tsv")):
+        row.line, row.values["sentence"]
+
+In GLUE's .tsv files a quote is just a character, fields are split by tabs alone, and lines end at \\n alone (some
+sentences contain other line separators). A row that does not fit raises DataError with file and line.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from octune.errors import DataError
+
+__all__ = ["FORMATS", "Row", "find_split", "read_table"]
+
+FORMATS = ("tsv", "jsonl", "json", "csv", "parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a table, with where it stands for messages."""
+
+    file: Path
+    line: int
+    values: Mapping[str, Any]
+
+    def where(self) -> str:
+        return f"{self.file}, line {self.line}"
+
+
+def find_split(folder: Path, stems: Sequence[str]) -> list[Path]:
+    """The files of the first of these splits that is there, in one format: "dev" finds dev.tsv or dev-00000-of-00002.parquet."""
+    for stem in stems:
+        for place in (folder, folder / "data"):
+            for suffix in FORMATS:
+                single = place / f"{stem}.{suffix}"
+                found = [single] if single.is_file() else sorted(place.glob(f"{stem}-[0-9]*.{suffix}"))
+                if found:
+                    return found
+    return []
+
+
+def read_table(file: Path, header: Sequence[str] | None = None, broken: list[int] | None = None) -> Iterator[Row]:
+    """The rows of a file; ``header`` names the columns of a .tsv that has none.
+
+    With a ``broken`` list, .tsv rows of the wrong number of fields do not raise: their line numbers are added to it.
+    """
+    readers = {"tsv": _read_tsv, "txt": _read_tsv, "jsonl": _read_jsonl, "json": _read_jsonl, "csv": _read_csv, "parquet": _read_parquet}
+    reader = readers.get(file.suffix.lstrip("."))
+    if reader is None:
+        raise DataError(f"{file} is not in a format that can be read. Expected one of: {', '.join(FORMATS)}.")
+    if reader is _read_tsv:
+        return _read_tsv(file, header, broken)
+    return reader(file)
+
+
+def _lines(file: Path) -> Iterator[tuple[int, str]]:
+    """Numbered lines without their ends; a byte order mark and blank lines are left out."""
+    try:
+        handle = file.open("rb")
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error.strerror}.") from error
+    with handle:
+        for number, raw in enumerate(handle, start=1):
+            try:
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                raise DataError(f"{file}, line {number} is not UTF-8: {error.reason}. Expected a UTF-8 text file.") from error
+            if line:
+                yield number, line
+
+
+def _read_tsv(file: Path, header: Sequence[str] | None = None, broken: list[int] | None = None) -> Iterator[Row]:
+    columns = header
+    for number, line in _lines(file):
+        fields = line.split("\t")
+        if columns is None:
+            columns = fields
+            continue
+        if len(fields) != len(columns):
+            if broken is None:
+                expected = f"Expected {len(columns)}, separated by tabs: {', '.join(columns)}."
+                raise DataError(f"{file}, line {number} has {len(fields)} fields. {expected}")
+            broken.append(number)
+            continue
+        yield Row(file, number, dict(zip(columns, fields, strict=True)))
+
+
+def _read_jsonl(file: Path) -> Iterator[Row]:
+    for number, line in _lines(file):
+        try:
+            values = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{file}, line {number} is not JSON: {error.msg}. Expected one object per line.") from error
+        if not isinstance(values, dict):
+            raise DataError(f"{file}, line {number} holds a {type(values).__name__}. Expected one object per line.")
+        yield Row(file, number, values)
+
+
+def _read_csv(file: Path) -> Iterator[Row]:
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as handle:
+            reader = csv.DictReader(handle, strict=True)
+            for values in reader:
+                if None in values or None in values.values():
+                    expected = ", ".join(reader.fieldnames or ())
+                    raise DataError(f"{file}, line {reader.line_num} has the wrong number of fields. Expected: {expected}.")
+                yield Row(file, reader.line_num, values)
+    except (OSError, csv.Error, UnicodeDecodeError) as error:
+        raise DataError(f"{file} cannot be read as a UTF-8 .csv file: {error}.") from error
+
+
+def _read_parquet(file: Path) -> Iterator[Row]:
+    try:
+        parquet = importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise DataError(f"{file} needs pyarrow to be read. Install it with: pip install pyarrow; or save the data as .jsonl.") from error
+    try:
+        table = parquet.read_table(file)
+    except (OSError, ValueError) as error:  # pyarrow's own errors derive from these
+        raise DataError(f"{file} cannot be read as a .parquet file: {error}.") from error
+    for number, values in enumerate(table.to_pylist(), start=1):
+        yield Row(file, number, values)

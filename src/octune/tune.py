@@ -1,0 +1,168 @@
+"""The whole of Octune on one screen.
+
+    result = octune.tune(model, calibration=loader, evaluate=lambda model: accuracy(model))
+    print(result)
+    result.save("model-int8")
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from octune.calibration import Ranges
+from octune.config import Config
+from octune.criterion import Criterion
+from octune.engine import Study
+from octune.engine.events import Listener
+from octune.evaluation.metrics import Metric
+from octune.job import Job
+from octune.plan import Op, Plan, Scheme
+from octune.result import Result, Trial
+from octune.search import Space, Strategy
+from octune.search.options import legal_ops
+
+__all__ = ["quantize", "tune"]
+
+log = logging.getLogger("octune")
+
+
+def tune(
+    model: Any = None,
+    *,
+    calibration: Any = None,
+    evaluate: Callable[[Any], Any] | None = None,
+    metric: str | Metric | Callable[..., Any] | None = None,
+    evaluation: Any = None,
+    criterion: Criterion | None = None,
+    config: Config | str | Path | dict[str, Any] | None = None,
+    listener: Listener | None = None,
+) -> Result:
+    """Find the fastest int8 form of ``model`` that keeps its score.
+
+    Score it with your own ``evaluate(model) -> number``, or with a ``metric`` over ``evaluation`` batches of
+    ``(inputs, label)``. ``calibration`` batches show what the activations look like; without them only dynamic schemes
+    are used. ``config`` is a :class:`Config`, a YAML file or a dict, and may name model, data and metric itself.
+    The model you bring is not changed. There is always a :class:`Result`; a set-up that cannot work raises.
+    """
+    job = Job.of(model, calibration, evaluate, metric, evaluation, criterion, config, listener)
+    with job:
+        study = job.study
+        study.baseline()
+        stopped, best, space, ranges = "", None, Space({}), Ranges()
+        try:
+            for samples in job.sample_options:
+                ranges = study.calibrate(job.calibration, samples, job.ranges_path) if job.calibration else Ranges()
+                ops = legal_ops(study.backend.ops(), job.config.quantization, ranges if job.calibration else None)
+                space = Space.of(ops, study.damage(ops, ranges, job.calibration), study.cost(ops, ranges))
+                strategy = job.strategy(space)
+                stopped = _search(study, strategy, ranges)
+                best = _fastest_passing(study, job)
+                if best is not None or study.stop.reason:
+                    break
+            if best is not None and job.config.performance.compile == "auto" and not study.stop.interrupted:
+                study.finalists(best, ranges)
+        except KeyboardInterrupt:
+            study.stop.interrupted = True
+        return _conclude(job, space, ranges, study.stop.interrupted and study.stop.reason or stopped)
+
+
+def _search(study: Study, strategy: Strategy, ranges: Ranges) -> str:
+    """Ask, run, tell, until the strategy is done or it is time to stop. Returns why it ended."""
+    while (proposal := strategy.ask()) is not None:
+        if study.stop.reason:
+            return study.stop.reason
+        trial = study.trial(proposal, ranges)
+        if trial is None:
+            return study.stop.reason
+        strategy.tell(trial)
+    return "a plan met the criterion" if any(trial.passed for trial in study.trials) else "the search is complete"
+
+
+def _faster(trial: Trial) -> bool:
+    return trial.speedup is None or trial.speedup > 1.0
+
+
+def _fastest_passing(study: Study, job: Job) -> Trial | None:
+    """The passing trial that serves the objective best; one that is slower than fp32 never wins a race for speed."""
+    passing = [trial for trial in study.trials if trial.passed]
+    if job.config.tuning.objective == "performance":
+        passing = [trial for trial in passing if _faster(trial)]
+        return max(passing, key=lambda t: t.speedup or 0.0, default=None)
+    return min(passing, key=lambda t: t.size or 0, default=None)
+
+
+def _conclude(job: Job, space: Space, ranges: Ranges, stopped: str) -> Result:
+    """Choose what is handed over: the fastest that passes, else the closest that failed, else fp32 itself."""
+    study = job.study
+    baseline = study.reference
+    assert baseline is not None  # tune() has scored it, or raised
+    best, met = _fastest_passing(study, job), True
+    if best is None and any(trial.passed for trial in study.trials):
+        best, stopped = baseline, f"{stopped}; what met the criterion was slower than fp32 here, so fp32 is handed back"
+    elif best is None:
+        met = False
+        scored = [trial for trial in study.trials if trial.verdict is not None]
+        best = min(scored, key=lambda t: t.verdict.drop if t.verdict else 0.0, default=baseline)
+        stopped += "; no quantized plan met the criterion" + ("" if scored else ", and none could be scored")
+    model = study.backend.baseline if best.form == "fp32" else study.models.get(best.key)
+    if model is None:  # the trial was answered by the journal of an earlier run
+        model = study.backend.apply(best.plan, ranges)
+    return Result(
+        met=met,
+        model=model,
+        plan=best.plan,
+        baseline=baseline,
+        best=best,
+        trials=tuple(study.trials),
+        stopped_because=stopped.lstrip("; "),
+        criterion=study.criterion,
+        ops=tuple(study.backend.ops()),
+        notes=(*study.backend.notes, *job.notes, *study.listener.notes),
+        seconds=study.stop.seconds,
+        environment=job.environment,
+        kept=_why_float(best.plan, space, study.backend.ops()),
+        workspace=study.journal.folder,
+        backend=study.backend,
+    )
+
+
+def _why_float(plan: Plan, space: Space, ops: tuple[Op, ...]) -> dict[str, str]:
+    """For every op that was not quantized, the reason in a few words."""
+    notes = {op.name: op.note for op in ops}
+    harm = space.total_harm(fastest := space.fastest())
+    reasons = {}
+    for name, scheme in plan.items():
+        if not scheme.is_float:
+            continue
+        choices = space.choices.get(name, ())
+        if all(choice.is_float for choice in choices):
+            reasons[name] = notes.get(name) or "it cannot be quantized, or was kept by the configuration"
+        elif fastest[name].is_float:
+            quantized = min(space.milliseconds(name, s) for s in choices if not s.is_float)
+            reasons[name] = f"int8 is slower here ({quantized:.3f} ms, fp32 {space.milliseconds(name, Scheme.fp32()):.3f} ms)"
+        else:
+            share = space.harm(name, fastest[name]) / harm if harm else 0.0
+            reasons[name] = f"accuracy: {share:.0%} of the predicted harm of int8"
+    return reasons
+
+
+def quantize(model: Any, *, calibration: Any = None, plan: Plan | None = None, config: Config | str | Path | dict[str, Any] | None = None) -> Any:
+    """Apply ``plan``, or the fastest one, in one go. Nothing is checked: use :func:`tune` to keep a score.
+
+    Without ``calibration`` data only dynamic schemes are used.
+    """
+    job = Job.of(model, calibration, None, None, None, None, config, None, unchecked=True)
+    with job:
+        study = job.study
+        if job.calibration is None:
+            log.warning("quantize: no calibration data was given, so only dynamic schemes are used")
+        ranges = study.calibrate(job.calibration, job.sample_options[0], None) if job.calibration else Ranges()
+        if plan is None:
+            ops = legal_ops(study.backend.ops(), job.config.quantization, ranges if job.calibration else None)
+            plan = Space.of(ops, cost=study.cost(ops, ranges)).fastest()
+        plan.check(study.backend.ops())
+        log.warning("quantize: %r was applied as it is; accuracy was not checked. octune.tune() checks it.", plan)
+        return study.backend.apply(plan, ranges)
