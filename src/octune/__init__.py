@@ -1,8 +1,8 @@
 """Octune turns a trained fp32 model into the fastest int8 model that keeps its accuracy.
 
-    result = octune.tune(model, calibration=batches, evaluate=score)
-    result.save("model-int8")
-    model = octune.load("model-int8")
+result = octune.tune(model, calibration=batches, evaluate=score)
+result.save("model-int8")
+model = octune.load("model-int8")
 """
 
 from octune.artifact import load

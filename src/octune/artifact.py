@@ -91,7 +91,9 @@ def manifest(folder: str | Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ArtifactError(f"{path} is damaged ({error}). Save the model again.") from error
     if version != FORMAT:
-        raise ArtifactError(f"{folder} has format {version}, this Octune reads {FORMAT}. Load it with the Octune that wrote it ({data.get('octune')}).")
+        raise ArtifactError(
+            f"{folder} has format {version}, this Octune reads {FORMAT}. Load it with the Octune that wrote it ({data.get('octune')})."
+        )
     for name, digest in files.items():
         if Path(name).name != name:
             raise ArtifactError(f"{path} names a file outside the folder ({name!r}): it was tampered with.")
@@ -100,7 +102,9 @@ def manifest(folder: str | Path) -> dict[str, Any]:
         except OSError as error:
             raise ArtifactError(f"{folder / name} is missing or cannot be read ({error}). Copy the whole folder again.") from error
         if found != digest:
-            raise ArtifactError(f"{folder / name} is not the file that was saved (its sha256 differs): it is truncated or was tampered with.")
+            raise ArtifactError(
+                f"{folder / name} is not the file that was saved (its sha256 differs): it is truncated or was tampered with."
+            )
     return data
 
 
@@ -115,7 +119,9 @@ def load(folder: str | Path, *, factory: Any = None) -> Any:
     try:
         return backend.load(folder, data["backend"], factory)
     except (KeyError, TypeError, ValueError) as error:
-        raise ArtifactError(f"{folder / MANIFEST} does not describe a model that can be built ({type(error).__name__}: {error}).") from error
+        raise ArtifactError(
+            f"{folder / MANIFEST} does not describe a model that can be built ({type(error).__name__}: {error})."
+        ) from error
 
 
 def _sha256(path: Path) -> str:

@@ -51,7 +51,9 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 def tune(
     conf: Annotated[Path, typer.Argument(help="A YAML file: native, iLiT or LPOT dialect.", show_default=False)],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to save the model. Default: <workspace>/model.")] = None,
-    workspace: Annotated[Path | None, typer.Option(help="Where the journal is kept. Default: the file's own, or octune_runs/<name>-<time>.")] = None,
+    workspace: Annotated[
+        Path | None, typer.Option(help="Where the journal is kept. Default: the file's own, or octune_runs/<name>-<time>.")
+    ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     verbose: Verbose = False,

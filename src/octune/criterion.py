@@ -1,8 +1,8 @@
 """How much accuracy may be lost, and what an evaluation says about it.
 
-    criterion = Relative(0.01)                       # at most 1 % of the baseline's score
-    criterion = Absolute(0.5, higher_is_better=False)
-    criterion.judge(baseline_score, score)           # -> Verdict
+criterion = Relative(0.01)                       # at most 1 % of the baseline's score
+criterion = Absolute(0.5, higher_is_better=False)
+criterion.judge(baseline_score, score)           # -> Verdict
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Verdict:
         if not self.undecidable or self.n is None or self.low is None or self.high is None:
             return None
         distance = abs(self.allowed - self.drop)
-        if distance == 0:
+        if distance == 0 or not math.isfinite(self.high - self.low):
             return None
         return math.ceil(self.n * (((self.high - self.low) / 2) / distance) ** 2)
 
@@ -96,8 +96,9 @@ class Criterion(ABC):
     def judge(self, baseline: Score, score: Score) -> Verdict:
         """Compare a score with the baseline's, item by item when both have items."""
         drop, allowed = self.loss(baseline.value, score.value), self.allowed(baseline.value)
-        # A hair of slack: 0.9 - 0.891 is 0.009000000000000008, and a user who allows 1 % means to pass here.
-        outcome: Outcome = "pass" if drop <= allowed + 1e-9 * max(1.0, abs(baseline.value)) else "fail"
+        # A hair of slack: 0.9 - 0.891 is 0.009000000000000008, and a user who allows 1 % means to pass here. It goes with the scores:
+        # a fixed amount would let anything pass where the scores themselves are tiny, such as a mean squared error.
+        outcome: Outcome = "pass" if drop <= allowed + 1e-9 * max(abs(baseline.value), abs(score.value)) else "fail"
         if baseline.items is None or score.items is None or baseline.items.shape != score.items.shape:
             return Verdict(outcome, drop, allowed, n=score.n)
         sign = 1.0 if self.higher_is_better else -1.0

@@ -46,7 +46,9 @@ def as_batches(data: Any, *, role: str, limit: int | None = None) -> Batches:
 
     ``limit`` bounds the number of batches, which is what lets an endless generator be calibration data.
     """
-    expected = "Expected an iterable of batches, for example a DataLoader or a list; a batch is a tensor, a tuple, a dict or (inputs, label)."
+    expected = (
+        "Expected an iterable of batches, for example a DataLoader or a list; a batch is a tensor, a tuple, a dict or (inputs, label)."
+    )
     if isinstance(data, str | bytes):
         raise DataError(f"The {role} data is the {type(data).__name__} {data!r:.60}. {expected}")
     if isinstance(data, Mapping):

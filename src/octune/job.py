@@ -65,7 +65,9 @@ class Job:
         threads = config.performance.threads or config.performance.cores_per_instance
         settings = Settings(config.model.inputs, config.model.outputs, threads, given.source) if config.model else Settings(threads=threads)
         backend = backend_for(given.model, settings)
-        calibration_batches = as_batches(given.calibration, role="calibration", limit=_limit(config)) if given.calibration is not None else None
+        calibration_batches = (
+            as_batches(given.calibration, role="calibration", limit=_limit(config)) if given.calibration is not None else None
+        )
         evaluator, evaluation_batches = _evaluator(backend, evaluate, given, config, unchecked)
         notes = list(calibration_batches.notes if calibration_batches else ())
         if calibration_batches is None and not unchecked:
@@ -77,6 +79,8 @@ class Job:
         criterion = criterion or _criterion(config, evaluator)
         batches = evaluation_batches or calibration_batches
         example = backend.split(batches.first())[0] if batches is not None else None
+        if example is not None and config.performance.batch_size is not None:
+            example = backend.resized(example, config.performance.batch_size)
         folder = config.workspace.path
         journal = Journal.open(folder, _header(backend, criterion, config, folder), resume=config.workspace.resume)
         timing = Timing(config.performance.warmup, config.performance.iterations)
@@ -122,6 +126,10 @@ def _refuse_what_is_not_there(config: Config) -> None:
         raise UnsupportedError("tuning.tensorboard is not there yet. Set it to false.")
     if (config.performance.num_of_instance or 1) != 1:
         raise UnsupportedError("evaluation.performance with more than one instance is not there yet. Set num_of_instance to 1.")
+    if config.evaluation.postprocess:
+        raise UnsupportedError("evaluation.postprocess is not there yet. Put the step into the metric: 'package.module:function'.")
+    if config.tuning.performance_only:
+        raise UnsupportedError("tuning.performance_only skips scoring, which is what octune.quantize() is for. Call that, or set it to false.")
     if config.criterion.confidence is not None:
         raise UnsupportedError("criterion.confidence is not there yet: the point estimate decides, and the interval is reported.")
 
@@ -134,7 +142,9 @@ def _evaluator(
         return FunctionEvaluator(lambda model: 0.0), None
     if evaluate is not None:
         if not callable(evaluate):
-            raise ConfigError(f"evaluate must be a function that takes the model and returns its score. Got {type(evaluate).__name__} instead.")
+            raise ConfigError(
+                f"evaluate must be a function that takes the model and returns its score. Got {type(evaluate).__name__} instead."
+            )
         batches = as_batches(given.evaluation, role="evaluation") if given.evaluation is not None else None
         return FunctionEvaluator(evaluate, limit), batches
     if given.metric is None or given.evaluation is None:
@@ -144,9 +154,8 @@ def _evaluator(
             "octune.quantize() applies a plan without checking."
         )
     metric = given.metric if isinstance(given.metric, Metric) else get_metric(given.metric, **config.evaluation.metric_options)
-    size = config.evaluation.samples
-    batches = as_batches(given.evaluation, role="evaluation", limit=None if size is None else max(1, size // config.evaluation.batch_size))
-    return MetricEvaluator(backend, batches, metric, limit), batches
+    batches = as_batches(given.evaluation, role="evaluation")
+    return MetricEvaluator(backend, batches, metric, limit, config.evaluation.samples), batches
 
 
 def _criterion(config: Config, evaluator: Evaluator) -> Criterion:
@@ -171,5 +180,7 @@ def _header(backend: Backend, criterion: Criterion, config: Config, folder: Path
         "criterion": criterion.to_json(),
         "strategy": config.tuning.strategy,
         "seed": config.tuning.random_seed,
-        "quantization": dataclasses.asdict(config.quantization) if dataclasses.is_dataclass(config.quantization) else config.quantization.model_dump(mode="json"),
+        "quantization": dataclasses.asdict(config.quantization)
+        if dataclasses.is_dataclass(config.quantization)
+        else config.quantization.model_dump(mode="json"),
     }

@@ -65,7 +65,9 @@ class Scheme:
             if (self.mode == "static") != (self.range_method is not None):
                 raise PlanError(f"A range method belongs to static int8 schemes, and only to them. Got {details} instead.")
         elif any(detail is not None for detail in details) or self.repairs:
-            raise PlanError(f"A {self.dtype} scheme has no mode, granularity, range method or repairs. Got {details}, {self.repairs} instead.")
+            raise PlanError(
+                f"A {self.dtype} scheme has no mode, granularity, range method or repairs. Got {details}, {self.repairs} instead."
+            )
 
     @classmethod
     def fp32(cls) -> Scheme:
@@ -101,9 +103,9 @@ class Scheme:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Scheme:
         """The inverse of :meth:`to_json`; refuses unknown fields."""
-        known = {item.name for item in fields(cls)}
-        if unknown := set(data) - known:
-            raise PlanError(f"A scheme has the fields {sorted(known)}. Got {sorted(unknown)} instead.")
+        known = [item.name for item in fields(cls)]
+        if not isinstance(data, Mapping) or "dtype" not in data or not set(data) <= set(known):
+            raise PlanError(f"A scheme is a mapping with a dtype, and has the fields {', '.join(known)}. Got {data!r:.200} instead.")
         return cls(**{**data, "repairs": tuple(data.get("repairs", ()))})
 
     def __str__(self) -> str:
@@ -182,6 +184,8 @@ class Plan(Mapping[str, Scheme]):
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
         """The inverse of :meth:`to_json`."""
+        if not isinstance(data, Mapping):
+            raise PlanError(f"A plan is a mapping from op names to schemes. Got a {type(data).__name__} instead.")
         return cls({name: Scheme.from_json(scheme) for name, scheme in data.items()})
 
     def check(self, ops: Iterable[Op]) -> None:

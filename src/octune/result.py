@@ -1,9 +1,9 @@
 """What tuning gives back: never None, and able to tell its own story.
 
-    result = octune.tune(...)
-    print(result)
-    if result.met:
-        result.save("model-int8")
+result = octune.tune(...)
+print(result)
+if result.met:
+    result.save("model-int8")
 """
 
 from __future__ import annotations

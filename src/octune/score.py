@@ -1,7 +1,7 @@
 """What an evaluation says: a value, how many items it rests on, and how far it could be off.
 
-    Score.of(0.91)                          a black-box number: no items, no interval
-    Score.from_items([1, 0, 1, 1])          a mean of per-item scores, with a 95 % interval
+Score.of(0.91)                          a black-box number: no items, no interval
+Score.from_items([1, 0, 1, 1])          a mean of per-item scores, with a 95 % interval
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from octune.errors import EvaluationError
 
 __all__ = ["Score"]
 
@@ -35,6 +37,13 @@ class Score:
     items: npt.NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
     hits: npt.NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
 
+    def __post_init__(self) -> None:
+        # Scores go into a journal as JSON, which knows no numpy numbers; and users may bring items as a list.
+        object.__setattr__(self, "value", float(self.value))
+        for name in ("items", "hits"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.float64))
+
     @classmethod
     def of(cls, value: float) -> Score:
         """A score about which nothing but its value is known."""
@@ -50,17 +59,22 @@ class Score:
     ) -> Score:
         """A score that is the mean of per-item scores (or of pseudo-values, when ``value`` is given)."""
         array = np.asarray(items, dtype=np.float64)
+        if array.ndim != 1 or array.size == 0:
+            raise EvaluationError(f"A score needs one number for each of at least one item. Got an array of shape {array.shape} instead.")
         mean = float(array.mean()) if value is None else float(value)
-        half = Z95 * float(array.std(ddof=1)) / math.sqrt(array.size) if array.size > 1 else math.inf
-        return cls(mean, int(array.size), mean - half, mean + half, array, None if hits is None else np.asarray(hits, dtype=np.float64))
+        right = None if hits is None else np.asarray(hits, dtype=np.float64)
+        if array.size == 1:  # a single item says nothing about how far off it could be
+            return cls(mean, 1, None, None, array, right)
+        half = Z95 * float(array.std(ddof=1)) / math.sqrt(array.size)
+        return cls(mean, int(array.size), mean - half, mean + half, array, right)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; infinities become null, because JSON has none."""
+        """Plain data; infinities become null, because JSON has none. Items are kept to the last digit: a resumed run pairs them."""
         data: dict[str, Any] = {"value": self.value, "n": self.n, "low": _finite(self.low), "high": _finite(self.high)}
         if self.items is not None:
-            data["items"] = [round(float(item), 6) for item in self.items]
+            data["items"] = self.items.tolist()
         if self.hits is not None:
-            data["hits"] = [round(float(hit), 6) for hit in self.hits]
+            data["hits"] = self.hits.tolist()
         return data
 
     @classmethod

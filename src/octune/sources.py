@@ -1,7 +1,7 @@
 """What a configuration names, made real: models, data and metrics from folders, files and ``package.module:name``.
 
-    given = fill(config, model=None, calibration=None, evaluation=None, metric=None)
-    given.model, given.calibration, given.evaluation, given.metric
+given = fill(config, model=None, calibration=None, evaluation=None, metric=None)
+given.model, given.calibration, given.evaluation, given.metric
 """
 
 from __future__ import annotations
@@ -91,7 +91,13 @@ def _is_reference(source: str) -> bool:
 
 
 def _data(
-    source: DataSource, role: str, config: Config, model_source: str | None, tasks: dict[tuple[Any, ...], Any], given: Given, wants_metric: bool
+    source: DataSource,
+    role: str,
+    config: Config,
+    model_source: str | None,
+    tasks: dict[tuple[Any, ...], Any],
+    given: Given,
+    wants_metric: bool,
 ) -> Any:
     size = config.calibration.batch_size if role == "calibration" else config.evaluation.batch_size
     if source.factory is not None:
@@ -101,14 +107,15 @@ def _data(
         return ArrayBatches(Path(source.arrays), size)
     if source.task is None or source.folder is None:
         raise ConfigError(f"{role}.data needs one of: task and folder, factory, arrays.")
-    key = (source.task, str(source.folder), source.max_length)
+    key = (source.task, str(source.folder), source.max_length, source.split, source.tokenizer)
     if key not in tasks:
-        tokenizer = _tokenizer_folder(model_source, role)
+        tokenizer = source.tokenizer or _tokenizer_folder(model_source, role)
         tasks[key] = load_task(
             source.task,
             source.folder,
             tokenizer=tokenizer,
             max_length=source.max_length,
+            split=source.split,
             calibration_batch_size=config.calibration.batch_size,
             evaluation_batch_size=config.evaluation.batch_size,
         )
@@ -122,7 +129,10 @@ def _data(
 
 def _tokenizer_folder(model_source: str | None, role: str) -> str:
     if model_source is None or _is_reference(model_source):
-        raise UnsupportedError(f"{role}.data names a task, which needs a tokenizer: model.path must be a Hugging Face folder. Or give {role}.data as a factory.")
+        raise UnsupportedError(
+            f"{role}.data names a task, which needs a tokenizer: model.path must be a Hugging Face folder. "
+            f"Or give {role}.data as a factory."
+        )
     return model_source
 
 

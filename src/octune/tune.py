@@ -1,8 +1,8 @@
 """The whole of Octune on one screen.
 
-    result = octune.tune(model, calibration=loader, evaluate=lambda model: accuracy(model))
-    print(result)
-    result.save("model-int8")
+result = octune.tune(model, calibration=loader, evaluate=lambda model: accuracy(model))
+print(result)
+result.save("model-int8")
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def tune(
                 study.finalists(best, ranges)
         except KeyboardInterrupt:
             study.stop.interrupted = True
-        return _conclude(job, space, ranges, study.stop.interrupted and study.stop.reason or stopped)
+        return _conclude(job, space, ranges, study.stop.reason if study.stop.interrupted else stopped)
 
 
 def _search(study: Study, strategy: Strategy, ranges: Ranges) -> str:
@@ -149,7 +149,9 @@ def _why_float(plan: Plan, space: Space, ops: tuple[Op, ...]) -> dict[str, str]:
     return reasons
 
 
-def quantize(model: Any, *, calibration: Any = None, plan: Plan | None = None, config: Config | str | Path | dict[str, Any] | None = None) -> Any:
+def quantize(
+    model: Any, *, calibration: Any = None, plan: Plan | None = None, config: Config | str | Path | dict[str, Any] | None = None
+) -> Any:
     """Apply ``plan``, or the fastest one, in one go. Nothing is checked: use :func:`tune` to keep a score.
 
     Without ``calibration`` data only dynamic schemes are used.

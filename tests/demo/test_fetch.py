@@ -242,9 +242,7 @@ def test_replaces_a_wrong_file_in_the_cache(index: Index, no_pip: None, tmp_path
     assert get(index, tmp_path).read_bytes() == index.payload
 
 
-def test_lets_pip_try_what_the_indexes_do_not_have(
-    index: Index, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lets_pip_try_what_the_indexes_do_not_have(index: Index, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index.failures = [404] * 20
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
     assert get(index, tmp_path).read_bytes() == index.payload

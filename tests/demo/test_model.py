@@ -67,12 +67,11 @@ def test_building_leaves_the_random_numbers_alone_and_gives_the_same_model(cache
     second = build().state_dict()
     assert not first.training
     assert all(torch.equal(value, second[name]) for name, value in first.state_dict().items())
-    assert {value.dtype for value in first.parameters() for value in [value]} == {torch.float32}
+    assert {value.dtype for value in first.parameters()} == {torch.float32}
 
 
 def test_the_head_learns_and_is_the_same_every_time(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sentiment, "TRAIN_SIZE", 600)
-    monkeypatch.setattr(sentiment.split_snippets, "__kwdefaults__", {"train": 600, "calibration": 256, "evaluation": 2000})
+    monkeypatch.setattr(sentiment, "TRAIN_SIZE", 300)
     train_head()
     head = sentiment.head_path()
     content = head.read_bytes()
@@ -80,16 +79,16 @@ def test_the_head_learns_and_is_the_same_every_time(cache: Path, monkeypatch: py
     assert head.read_bytes() == content
     train_head(force=True)
     assert head.read_bytes() == content
-    assert [path.name for path in head.parent.glob("*.part")] + [path.name for path in head.parent.glob(".*.part")] == []
-    _, evaluation = sentiment.demo_data(evaluation_size=300)
+    assert not [path for path in head.parent.iterdir() if path.name.endswith(".part")]
+    _, evaluation = sentiment.demo_data(evaluation_size=200)
     model = sentiment.prepare()
     with torch.inference_mode():
         hits = np.concatenate([model(**inputs).argmax(1).numpy() == labels for inputs, labels in evaluation])
-    assert len(hits) == 300
-    assert hits.mean() > 0.68  # measured 0.76 from 600 texts; guessing gives 0.50
+    assert len(hits) == 200
+    assert hits.mean() > 0.65  # measured: 0.735 after 300 texts; guessing gives 0.5
 
 
-def test_weights_that_do_not_fit_are_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_do_not_fit_are_named(cache: Path) -> None:
     from safetensors.numpy import save_file
 
     save_file({"weight": np.zeros((3, 384), np.float32), "bias": np.zeros(3, np.float32)}, sentiment.head_path())

@@ -215,6 +215,8 @@ def test_long_rows_are_cut(write: Write, tmp_path: Path, tokenizer: Any) -> None
         write(f"{name}.tsv", "sentence\tlabel\n" + "a " * 300 + "\t1\n")
     assert next(iter(load_glue("sst2", tmp_path, tokenizer=tokenizer).evaluation))[0]["input_ids"].shape == (1, 128)
     assert next(iter(load_glue("sst2", tmp_path, tokenizer=tokenizer, max_length=16).evaluation))[0]["input_ids"].shape == (1, 16)
+    with pytest.raises(ConfigError, match=r"more than the tokenizer's 2 special tokens\. Got 2"):
+        load_glue("sst2", tmp_path, tokenizer=tokenizer, max_length=2)
 
 
 @pytest.mark.parametrize(
@@ -259,9 +261,7 @@ def test_the_published_files_are_read_in_full(shared: Path, name: str, rows: int
 
 @pytest.mark.shared
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "model", "value"), [("SST-2", "sst2", 0.8876), ("MRPC", "mrpc", 0.8761), ("STS-B", "stsb", 0.8572)]
-)
+@pytest.mark.parametrize(("name", "model", "value"), [("SST-2", "sst2", 0.8876), ("MRPC", "mrpc", 0.8761), ("STS-B", "stsb", 0.8572)])
 def test_fp32_scores_of_real_models(shared: Path, name: str, model: str, value: float) -> None:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")

@@ -38,9 +38,7 @@ Outputs = Mapping[str, npt.NDArray[Any]]
 class Visit(Protocol):
     """What :meth:`Backend.observe` calls for every op that ran; ``array`` is None where no range is needed."""
 
-    def __call__(
-        self, op: str, array: npt.NDArray[np.float32] | None, *, shape: tuple[int, ...], channel_axis: int = -1
-    ) -> None: ...
+    def __call__(self, op: str, array: npt.NDArray[np.float32] | None, *, shape: tuple[int, ...], channel_axis: int = -1) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +92,10 @@ class Backend(ABC):
         """How many samples these inputs hold."""
 
     @abstractmethod
+    def resized(self, inputs: Any, samples: int) -> Any:
+        """The same inputs with that many samples: cut, or repeated from the start."""
+
+    @abstractmethod
     def ops(self) -> tuple[Op, ...]:
         """All ops that could be quantized, in the order of the model. May gain notes after :meth:`observe`."""
 
@@ -114,9 +116,7 @@ class Backend(ABC):
         """Milliseconds that this op takes in this scheme, on the largest input that calibration saw."""
 
     @abstractmethod
-    def damage(
-        self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Any]
-    ) -> dict[tuple[str, Scheme], float]:
+    def damage(self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Any]) -> dict[tuple[str, Scheme], float]:
         """Label-free: the mean squared change of the model's output that each op in each scheme causes by itself.
 
         Relative to the output's own variance, so that numbers add up over ops and compare over models.

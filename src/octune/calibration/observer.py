@@ -42,7 +42,7 @@ class TensorStats:
     def centres(self) -> npt.NDArray[np.float64]:
         """The middle of every histogram bin."""
         width = 2 * self.edge / BINS
-        return -self.edge + width * (np.arange(BINS) + 0.5)
+        return np.asarray(-self.edge + width * (np.arange(BINS) + 0.5), dtype=np.float64)
 
 
 class Observer:

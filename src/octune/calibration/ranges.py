@@ -1,8 +1,8 @@
 """From statistics to the range that an activation is quantized in.
 
-    ranges = Ranges({"layer.query": stats})
-    low, high = choose_range(ranges["layer.query"], "mse")
-    scale, zero_point = affine_uint8(low, high)
+ranges = Ranges({"layer.query": stats})
+low, high = choose_range(ranges["layer.query"], "mse")
+scale, zero_point = affine_uint8(low, high)
 """
 
 from __future__ import annotations

@@ -22,9 +22,10 @@ SAME = {
     "split": "split",
     "max_seq_length": "max_length",
     "max_length": "max_length",
+    "model_name_or_path": "tokenizer",
 }
-TOKENIZER = "the tokenizer comes from the model's own folder. Remove it."
-REFUSED = {"model_name_or_path": TOKENIZER, "model_type": TOKENIZER, "do_lower_case": TOKENIZER}
+TOKENIZER = "the tokenizer's own folder says it. Remove it."
+REFUSED = {"model_type": TOKENIZER, "do_lower_case": TOKENIZER}
 LABELS = "dev-v1.1.json"
 KNOWN = (*SAME, "evaluate", "dynamic_length", "label_file", *REFUSED)
 

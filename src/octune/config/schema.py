@@ -75,6 +75,7 @@ class DataSource(Section):
     folder: kinds.FilePath | None = Field(None, description="The folder that holds the task's files.")
     split: Text | None = Field(None, description="The part of the task's data to read, such as train or dev. Chosen by use if left out.")
     max_length: Positive | None = Field(None, description="Longest input in tokens. The task's usual length if left out.")
+    tokenizer: Text | None = Field(None, description="Folder or hub name of the task's tokenizer. The model's own if left out.")
     factory: Reference | None = Field(None, description="'package.module:factory': a function without arguments that returns the data.")
     arrays: kinds.FilePath | None = Field(
         None, description="An .npz file with one array per model input, and 'labels' where a metric needs them."
@@ -103,7 +104,7 @@ class DataSource(Section):
             raise conflict(f"{said}; give exactly one of 'task' (with 'folder'), 'factory' and 'arrays'.")
         if self.task is not None and self.folder is None:
             raise conflict("has a 'task' but no 'folder' that holds its files. Add 'folder'.")
-        lost = [name for name in ("folder", "split", "max_length") if self.task is None and getattr(self, name) is not None]
+        lost = [name for name in ("folder", "split", "max_length", "tokenizer") if self.task is None and getattr(self, name) is not None]
         if lost:
             raise conflict(f"has {' and '.join(repr(name) for name in lost)}, which only a 'task' can use. Remove it.")
         return self

@@ -1,7 +1,7 @@
 """Timing that survives a busy machine: the candidates take turns, and the median counts.
 
-    times = interleaved({"fp32": run_fp32, "int8": run_int8})
-    times["fp32"].median_ms / times["int8"].median_ms
+times = interleaved({"fp32": run_fp32, "int8": run_int8})
+times["fp32"].median_ms / times["int8"].median_ms
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What this machine can do: instruction sets, cores, compiler.
 
-    probe_machine().vnni        # True where int8 dot products are fast and cannot saturate
+probe_machine().vnni        # True where int8 dot products are fast and cannot saturate
 """
 
 from __future__ import annotations

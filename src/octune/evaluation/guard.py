@@ -1,7 +1,7 @@
 """User code is not trusted: call it with a limit, and take only a number for a score.
 
-    value = call_limited(lambda: evaluate(model), seconds=60)
-    score = as_score(value)
+value = call_limited(lambda: evaluate(model), seconds=60)
+score = as_score(value)
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 import numbers
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -22,13 +23,14 @@ from octune.score import Score
 __all__ = ["as_score", "call_limited"]
 
 T = TypeVar("T")
+REPEAT = 1.0
 
 
 def call_limited(function: Callable[[], T], seconds: float = 0) -> T:
     """Call ``function``; raise EvaluationTimeout after ``seconds`` (0: no limit), EvaluationError if it raises.
 
-    In the main thread an alarm interrupts it, wherever its Python code is. Elsewhere alarms do not exist: it runs in a
-    thread of its own, which is left behind when it hangs.
+    In the main thread an alarm interrupts it, wherever its Python code is, and again every second as long as it swallows that.
+    Elsewhere alarms do not exist: it runs in a thread of its own, which is left behind when it hangs.
     """
     try:
         if seconds <= 0:
@@ -45,16 +47,26 @@ def call_limited(function: Callable[[], T], seconds: float = 0) -> T:
 
 @contextmanager
 def _alarm(seconds: float) -> Iterator[None]:
+    rang = False
+
     def ring(signum: int, frame: object) -> None:
+        nonlocal rang
+        rang = True
         raise _expired(seconds)
 
+    begun = time.monotonic()
     before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    # Rings again each second: code such as "try: ... except Exception: continue" would swallow a single alarm and hang for ever.
+    waiting, interval = signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        if waiting:  # somebody else's alarm (a test runner's, say) was set: it gets what is left of its time
+            signal.setitimer(signal.ITIMER_REAL, max(waiting - (time.monotonic() - begun), 1e-3), interval)
+    if rang:
+        raise _expired(seconds)
 
 
 def _in_thread(function: Callable[[], T], seconds: float) -> T:
@@ -92,6 +104,9 @@ def as_score(value: Any) -> Score:
         raise EvaluationError(f"The evaluation returned {value!r:.60}, a {type(value).__name__}. {wanted}")
     elif isinstance(value, Mapping):
         raise EvaluationError(f"The evaluation returned a dict with the keys {list(value)[:6]}. {wanted} Return the one that counts.")
+    elif isinstance(value, tuple):
+        # (accuracy, loss) would pass for two items, and their mean for a score.
+        raise EvaluationError(f"The evaluation returned a tuple of {len(value)}. {wanted} Return the one that counts, or a list of items.")
     elif isinstance(value, numbers.Real):
         score = Score.of(float(value))
     else:
@@ -102,14 +117,17 @@ def as_score(value: Any) -> Score:
 
 
 def _from_array(value: Any, wanted: str) -> Score:
-    if hasattr(value, "detach"):  # a torch tensor, possibly one that still hangs on its graph
-        value = value.detach()
     try:
-        array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+        if hasattr(value, "detach"):  # a torch tensor, possibly one that still hangs on its graph, or a bfloat16 that numpy does not know
+            value = value.detach().cpu().double()
+        array = np.asarray(value)
+        if array.dtype.kind not in "biufO":  # text that looks like numbers, complex numbers, dates
+            raise TypeError(f"an array of {array.dtype}")
+        array = array.astype(np.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
         raise EvaluationError(f"The evaluation returned a {type(value).__name__}. {wanted}") from error
-    if array.ndim == 0:
-        return Score.of(float(array))
+    if array.size == 1:
+        return Score.of(float(array.reshape(())))
     if array.ndim == 1 and array.size:
         binary = bool(np.isin(array, (0.0, 1.0)).all())
         return Score.from_items(array, hits=array if binary else None)

@@ -56,7 +56,9 @@ def _version(package: str) -> str | None:
 def show(findings: dict[str, Any], console: Console) -> None:
     """The findings on a terminal."""
     machine = findings["machine"]
-    console.print(f"[bold]machine[/bold]   {machine['cpu']}, {machine['cores']} cores, {machine['architecture']}, Python {findings['python']}")
+    console.print(
+        f"[bold]machine[/bold]   {machine['cpu']}, {machine['cores']} cores, {machine['architecture']}, Python {findings['python']}"
+    )
     console.print(f"[bold]features[/bold]  {', '.join(machine['features']) or 'none that matters here'}")
     console.print(f"[bold]compiler[/bold]  {machine['compiler'] or 'none'}")
     if "threads" in findings:
@@ -69,7 +71,13 @@ def show(findings: dict[str, Any], console: Console) -> None:
         table.add_row(package, version or "-", "" if version else f"pip install 'octune[{PACKAGES[package]}]'")
     console.print(table)
     if findings["speed"]:
-        speed = Table(title="PyTorch, a 768 x 3072 linear on 128 rows, against fp32", title_justify="left", box=None, header_style="bold", pad_edge=False)
+        speed = Table(
+            title="PyTorch, a 768 x 3072 linear on 128 rows, against fp32",
+            title_justify="left",
+            box=None,
+            header_style="bold",
+            pad_edge=False,
+        )
         speed.add_column("path")
         speed.add_column("speed", justify="right")
         for name, ratio in findings["speed"].items():

@@ -1,7 +1,7 @@
 """A run on the terminal: what is being done, the trials so far, how long it has taken and how long it may take.
 
-    with LiveProgress(console, stop) as listener:
-        tune(..., listener=listener)
+with LiveProgress(console, stop) as listener:
+    tune(..., listener=listener)
 """
 
 from __future__ import annotations
@@ -23,7 +23,15 @@ __all__ = ["LiveProgress", "trial_table"]
 def trial_table(trials: list[Trial]) -> Table:
     """All trials, one row each."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading, justify in (("trial", "right"), ("plan", "left"), ("form", "left"), ("score", "right"), ("drop", "right"), ("speed-up", "right"), ("verdict", "left")):
+    for heading, justify in (
+        ("trial", "right"),
+        ("plan", "left"),
+        ("form", "left"),
+        ("score", "right"),
+        ("drop", "right"),
+        ("speed-up", "right"),
+        ("verdict", "left"),
+    ):
         table.add_column(heading, justify=justify)  # type: ignore[arg-type]
     for index, trial in enumerate(trials):
         table.add_row(*_row(index, trial))

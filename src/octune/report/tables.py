@@ -49,8 +49,9 @@ def result_table(result: Result, saved_to: str | None = None) -> RenderableType:
         parts += [Text(), kept]
     parts += [Text(), Text(f"{len(result.trials)} trials in {result.seconds:.1f} s; stopped because {result.stopped_because}")]
     parts += [Text(f"note: {note}", style="dim") for note in result.notes]
-    machine = result.environment.get("machine", {})
-    parts.append(Text(f"machine: {machine.get('cpu', '?')}, {result.environment.get('threads', '?')} threads, torch {result.environment.get('torch', '-')}", style="dim"))
+    where = result.environment
+    cpu = where.get("machine", {}).get("cpu", "unknown CPU")
+    parts.append(Text(f"machine: {cpu}, {where.get('threads', '?')} threads, torch {where.get('torch', '-')}", style="dim"))
     if saved_to is not None:
         parts.append(Text(f"saved to {saved_to}", style="bold"))
     return Group(*parts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from octune.calibration import Ranges
 from octune.config import match_ops
@@ -53,11 +53,13 @@ def _narrow(op: Op, options: Quantization, own: OpOptions | None, ranges: Ranges
     if not schemes:
         able = "; ".join(str(s) for s in op.schemes)
         raise UnsupportedError(
-            f"No scheme of {op.name!r} ({op.kind}) fits what quantization asks for: weight {_said(weight)}, activation {_said(activation)}, "
-            f"approach {options.approach}. It can run as: {able}."
+            f"No scheme of {op.name!r} ({op.kind}) fits what quantization asks for: "
+            f"weight {_said(weight)}, activation {_said(activation)}, approach {options.approach}. It can run as: {able}."
         )
     if all(s.is_float for s in schemes):
-        return replace(op, schemes=tuple(schemes), note=op.note or ("kept by the configuration" if own else "no int8 scheme without calibration data"))
+        return replace(
+            op, schemes=tuple(schemes), note=op.note or ("kept by the configuration" if own else "no int8 scheme without calibration data")
+        )
     return replace(op, schemes=tuple(schemes))
 
 
@@ -67,7 +69,7 @@ def _expand(schemes: Iterable[Scheme], activation: TensorOptions, ranges: Ranges
         if scheme.mode != "static":
             yield scheme
         elif ranges is not None:
-            yield from (replace(scheme, range_method=method) for method in methods)
+            yield from (replace(scheme, range_method=cast(RangeMethod, method)) for method in methods)
 
 
 def _refuse_impossible(op: Op, weight: TensorOptions, activation: TensorOptions) -> None:
@@ -77,7 +79,11 @@ def _refuse_impossible(op: Op, weight: TensorOptions, activation: TensorOptions)
     if weight.scheme and "sym" not in weight.scheme:
         refuse("weight.scheme", list(weight.scheme), "weights are int8 around zero (sym)")
     if activation.scheme and "asym" not in activation.scheme:
-        refuse("activation.scheme", list(activation.scheme), "activations are uint8 with a zero point (asym); signed kernels are many times slower")
+        refuse(
+            "activation.scheme",
+            list(activation.scheme),
+            "activations are uint8 with a zero point (asym); signed kernels are many times slower",
+        )
     if activation.granularity and "per_tensor" not in activation.granularity:
         refuse("activation.granularity", list(activation.granularity), "activations have one range per tensor (per_tensor)")
     if weight.algorithm and "minmax" not in weight.algorithm:

@@ -1,8 +1,8 @@
 """What a strategy may choose from: the schemes of every op, what each one costs and how much harm it does.
 
-    space = Space.of(ops, damage=damage, cost=cost)
-    space.fastest()                       # every op in its fastest scheme
-    space.chain()                         # from there to all float, the most harm for the least time first
+space = Space.of(ops, damage=damage, cost=cost)
+space.fastest()                       # every op in its fastest scheme
+space.chain()                         # from there to all float, the most harm for the least time first
 """
 
 from __future__ import annotations

@@ -105,8 +105,10 @@ def load_glue(
     place = _find_folder(task, Path(folder))
     train, evaluation, source = _read_splits(task, place, split, numbers)
     length = max_length if max_length is not None else min(MAX_LENGTH, int(tokenizer.model_max_length))
-    order = shuffled(len(train), calibration_samples)
-    chosen = [train[index] for index in order]
+    special = int(tokenizer.num_special_tokens_to_add(pair=len(task.columns) > 2))
+    if length <= special:  # the tokenizer would not cut at all
+        raise ConfigError(f"The 'max_length' argument must be more than the tokenizer's {special} special tokens. Got {length} instead.")
+    chosen = [train[index] for index in shuffled(len(train), calibration_samples)]
     metric = get_metric(task.metric)
     return TaskData(
         _GlueBatches(chosen, tokenizer, length, calibration_batch_size, by_length=False),

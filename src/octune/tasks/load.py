@@ -1,7 +1,7 @@
 """Tasks by name: calibration data, evaluation data and metric in one call.
 
-    task = load_task("sst2", "data/glue", tokenizer="models/bert-sst2")
-    octune.tune(model, calibration=task.calibration, evaluation=task.evaluation, metric=task.metric)
+task = load_task("sst2", "data/glue", tokenizer="models/bert-sst2")
+octune.tune(model, calibration=task.calibration, evaluation=task.evaluation, metric=task.metric)
 """
 
 from __future__ import annotations

@@ -47,12 +47,13 @@ class Call:
                 return value.bool()
         return None
 
-    def first(self, rows: int) -> Call:
-        """The same call on at most that many samples."""
+    def resized(self, rows: int) -> Call:
+        """The same call on that many samples: the first ones, or repeated from the start."""
         size = self.batch_size
+        index = torch.arange(rows) % size
 
         def cut(value: Any) -> Any:
-            return value[:rows] if isinstance(value, torch.Tensor) and value.ndim and value.shape[0] == size else value
+            return value[index] if isinstance(value, torch.Tensor) and value.ndim and value.shape[0] == size else value
 
         return Call(tuple(cut(value) for value in self.args), {name: cut(value) for name, value in self.kwargs.items()})
 
@@ -107,7 +108,7 @@ class Splitter:
         return Call((_to_tensor(value, "input"),)), None
 
     def _wanted(self, name: str) -> bool:
-        return self._names is None and name not in LABELS or self._names is not None and name in self._names
+        return (self._names is None and name not in LABELS) or (self._names is not None and name in self._names)
 
     def _settle(self, batch: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], tuple[Call, Any]]:
         def pair(batch: tuple[Any, ...]) -> tuple[Call, Any]:
@@ -128,13 +129,15 @@ class Splitter:
                 with torch.inference_mode():
                     call(self._model)
             except Exception as error:
-                failures.append(f"{form.__name__}: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else error!r}")
+                failures.append(
+                    f"{form.__name__}: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else error!r}"
+                )
             else:
                 return form
         kinds = ", ".join(_kind(item) for item in batch)
         raise DataError(
-            f"The model cannot be run on a batch of ({kinds}). Expected (inputs, label), where inputs is a tensor, a tuple for model(*inputs) "
-            f"or a dict for model(**inputs). Tried {'; '.join(failures)}."
+            f"The model cannot be run on a batch of ({kinds}). Expected (inputs, label), where inputs is a tensor, "
+            f"a tuple for model(*inputs) or a dict for model(**inputs). Tried {'; '.join(failures)}."
         )
 
 

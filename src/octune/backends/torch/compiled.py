@@ -98,12 +98,18 @@ class CompiledModel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self.signature.matches(args, kwargs):
-            given = {name: kwargs[name] for name, *_ in self.signature.named}
+            # The program reads memory in the order it was exported with, and does not look: another layout would give
+            # wrong numbers without a word.
+            args = tuple(value.contiguous() for value in args)
+            given = {name: kwargs[name].contiguous() for name, *_ in self.signature.named}
             # The program has no autograd: inside inference_mode it would refuse nothing, outside it must not record.
             with torch.no_grad():
                 return self._runner(*args, **given)
         if self.eager is None:
-            wanted = [*(f"{d} of rank {n}" for d, n, _ in self.signature.positional), *(f"{name}: {d} of rank {n}" for name, d, n, _ in self.signature.named)]
+            wanted = [
+                *(f"{d} of rank {n}" for d, n, _ in self.signature.positional),
+                *(f"{name}: {d} of rank {n}" for name, d, n, _ in self.signature.named),
+            ]
             raise ArtifactError(f"This compiled model takes ({', '.join(wanted)}), and its eager form could not be built here.")
         return self.eager(*args, **kwargs)
 
@@ -144,7 +150,7 @@ def _plain(call: Call) -> Call:
     kwargs = {name: value for name, value in call.kwargs.items() if value is not None}
     if not all(isinstance(value, torch.Tensor) for value in (*call.args, *kwargs.values())):
         raise UnsupportedError("it is called with inputs that are not tensors")
-    return Call(call.args, kwargs)
+    return Call(tuple(value.contiguous() for value in call.args), {name: value.contiguous() for name, value in kwargs.items()})
 
 
 def _export(model: nn.Module, call: Call, dynamic: Callable[[torch.Tensor], int]) -> torch.export.ExportedProgram:
@@ -189,7 +195,7 @@ def compile_model(model: nn.Module, call: Call) -> CompiledModel:
     program, signature = export(model, call)
     lower(program)
     folder = Path(tempfile.mkdtemp(prefix="octune-"))
-    with _quiet():
+    with _quiet(), torch.no_grad():  # the compiler folds constants, packed weights among them, only where nothing is differentiated
         path = aoti_compile_and_package(program, package_path=str(folder / "compiled.pt2"), inductor_configs={"freezing": True})
     return load_compiled(Path(path), signature.to_json(), model)
 

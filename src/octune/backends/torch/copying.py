@@ -1,7 +1,7 @@
 """Copies of a module that the user's code cannot reach through, and light ones that share its weights.
 
-    reference = private_copy(model)      # own storage, eval mode, fp32
-    candidate = light_copy(reference)    # own modules and parameter objects, shared storage
+reference = private_copy(model)      # own storage, eval mode, fp32
+candidate = light_copy(reference)    # own modules and parameter objects, shared storage
 """
 
 from __future__ import annotations
@@ -68,7 +68,13 @@ def light_copy(model: nn.Module) -> nn.Module:
 
 def replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
     """Put ``new`` wherever ``old`` stands: a shared module stands in several places. Its hooks move along."""
-    for name in ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called"):
+    for name in (
+        "_forward_hooks",
+        "_forward_pre_hooks",
+        "_forward_hooks_with_kwargs",
+        "_forward_pre_hooks_with_kwargs",
+        "_forward_hooks_always_called",
+    ):
         setattr(new, name, getattr(old, name))
     new.train(old.training)
     for parent in model.modules():

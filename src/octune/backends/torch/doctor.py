@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import nn
@@ -23,6 +25,10 @@ def measure_paths() -> tuple[int, dict[str, float]]:
     stats = observer.stats()
     schemes = {"int8 static": Scheme.int8(), "int8 dynamic": Scheme.int8("dynamic"), "bf16": Scheme.bf16()}
     layers: dict[str, nn.Module] = {name: quantized_layer(linear, "linear", scheme, stats) for name, scheme in schemes.items()}
+
+    def call(layer: nn.Module) -> Callable[[], object]:
+        return lambda: layer(x)
+
     with torch.inference_mode():
-        times = interleaved({name: (lambda layer=layer: layer(x)) for name, layer in {"fp32": linear, **layers}.items()}, warmup=5, iterations=30)
+        times = interleaved({name: call(layer) for name, layer in {"fp32": linear, **layers}.items()}, warmup=5, iterations=30)
     return torch.get_num_threads(), {name: times["fp32"].median_ms / times[name].median_ms for name in layers}

@@ -27,8 +27,9 @@ __all__ = ["LAYERS", "Layer", "quantized_layer", "quantize_weight"]
 # Upstream means to remove the quantized tensor types one day; torch is pinned, and nothing else quantizes in one pass.
 warnings.filterwarnings("ignore", message="torch.quantize_per_tensor.*deprecated")
 
-onednn = torch.ops.onednn
-decomposed = torch.ops.quantized_decomposed
+# Any: the operators of these namespaces are made at run time, and typed as such they would give Any everywhere.
+onednn: Any = torch.ops.onednn
+decomposed: Any = torch.ops.quantized_decomposed
 
 
 def quantize_weight(weight: torch.Tensor, granularity: str | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -43,7 +44,8 @@ def quantize_weight(weight: torch.Tensor, granularity: str | None) -> tuple[torc
 def _to_uint8(x: torch.Tensor, scale: float, zero_point: int) -> torch.Tensor:
     """Quantize; in eager mode through the one kernel that does it in a single pass, viewed as plain uint8."""
     if torch.compiler.is_compiling():
-        return decomposed.quantize_per_tensor.default(x, scale, zero_point, 0, 255, torch.uint8)
+        q: torch.Tensor = decomposed.quantize_per_tensor.default(x, scale, zero_point, 0, 255, torch.uint8)
+        return q
     q = torch.quantize_per_tensor(x, scale, zero_point, torch.quint8)
     return torch.empty(0, dtype=torch.uint8).set_(q.untyped_storage(), 0, q.shape, q.stride())
 
@@ -111,7 +113,8 @@ class Int8Linear(_Int8Weights):
 
     def _pack(self) -> torch.Tensor:
         if torch.compiler.is_compiling():
-            return onednn.qlinear_prepack.default(self.weight_int8, None)
+            packed: torch.Tensor = onednn.qlinear_prepack.default(self.weight_int8, None)
+            return packed
         if self._packed is None:
             self._packed = onednn.qlinear_prepack(self.weight_int8, None)
             self._zeros = self._zero_points()
@@ -124,7 +127,7 @@ class Int8Linear(_Int8Weights):
         packed = self._pack()
         zeros = self._zero_points() if torch.compiler.is_compiling() else self._zeros
         q = _to_uint8(x, self.scale, self.zero_point)
-        y = onednn.qlinear_pointwise.default(
+        y: torch.Tensor = onednn.qlinear_pointwise.default(
             q, self.scale, self.zero_point, packed, self.weight_scale, zeros, self.bias, 1.0, 0, torch.float32, "none", [], ""
         )
         return y if dtype is torch.float32 else y.to(dtype)
@@ -145,6 +148,7 @@ class Int8DynamicLinear(Int8Linear):
             x = x.float()
         packed = self._pack()
         low, high = torch.aminmax(x)
+        y: torch.Tensor
         if torch.compiler.is_compiling():
             low, high = low.clamp(max=0.0), high.clamp(min=0.0)
             scale = ((high - low) / 255.0).clamp(min=1e-12)
@@ -176,7 +180,10 @@ class Int8Conv2d(_Int8Weights):
     def _pack(self) -> torch.Tensor:
         where = (self.stride, self.padding, self.dilation, self.groups)
         if torch.compiler.is_compiling():
-            return onednn.qconv_prepack.default(self.weight_int8, self.weight_scale, self.scale, self.zero_point, *where, None)
+            packed: torch.Tensor = onednn.qconv_prepack.default(
+                self.weight_int8, self.weight_scale, self.scale, self.zero_point, *where, None
+            )
+            return packed
         if self._packed is None:
             self._packed = onednn.qconv_prepack(self.weight_int8, self.weight_scale, self.scale, self.zero_point, *where, None)
             self._zeros = self._zero_points()
@@ -188,7 +195,7 @@ class Int8Conv2d(_Int8Weights):
         squeezed = x.ndim == 3
         x = (x.unsqueeze(0) if squeezed else x).float()
         q = _to_uint8(x.contiguous(memory_format=torch.channels_last), self.scale, self.zero_point)
-        y = onednn.qconv_pointwise.default(
+        y: torch.Tensor = onednn.qconv_pointwise.default(
             q, self.scale, self.zero_point, packed, self.weight_scale, zeros, self.bias,
             self.stride, self.padding, self.dilation, self.groups, 1.0, 0, torch.float32, "none", [], "",
         )  # fmt: skip
@@ -252,7 +259,8 @@ LAYERS: dict[str, type[Layer]] = {
 
 def quantized_layer(module: nn.Module, kind: str, scheme: Scheme, stats: TensorStats | None) -> Layer:
     """The replacement of a float module under a scheme; ``stats`` is what calibration saw of its input."""
-    weight, bias = module.get_parameter("weight"), getattr(module, "bias", None)
+    weight: torch.Tensor = module.get_parameter("weight")
+    bias: torch.Tensor | None = getattr(module, "bias", None)
     if kind == "conv1d":
         weight = weight.t()
     where: dict[str, Any] = {}

@@ -42,9 +42,13 @@ def _hugging_face(source: str) -> nn.Module:
         raise MissingDependency("transformers", "torch", f"Loading {source!r}") from error
     path = Path(source)
     if path.exists() and not (path / "config.json").exists():
-        raise ModelError(f"{source} has no config.json, so it is not a Hugging Face folder. It holds: {sorted(p.name for p in path.iterdir())[:8]}.")
+        raise ModelError(
+            f"{source} has no config.json, so it is not a Hugging Face folder. It holds: {sorted(p.name for p in path.iterdir())[:8]}."
+        )
     if not path.exists() and (source.startswith((".", "/", "~")) or source.count("/") > 1):
-        raise ModelError(f"There is no folder {source}. Expected a Hugging Face folder, a hub name such as bert-base-uncased, or package.module:factory.")
+        raise ModelError(
+            f"There is no folder {source}. Expected a Hugging Face folder, a hub name such as bert-base-uncased, or package.module:factory."
+        )
     try:
         config = transformers.AutoConfig.from_pretrained(source)
         names = config.architectures or []

@@ -44,7 +44,7 @@ class Origin:
         """Find out from the model itself, and from where it came."""
         name = f"{type(model).__module__}:{type(model).__qualname__}"
         config = getattr(model, "config", None)
-        if type(model).__module__.startswith("transformers.") and hasattr(config, "to_diff_dict"):
+        if config is not None and type(model).__module__.startswith("transformers.") and hasattr(config, "to_dict"):
             return cls("huggingface", name, config.to_dict())
         if source is not None and ":" in source:
             return cls("factory", source)
@@ -163,7 +163,9 @@ def _restore(model: nn.Module, folder: Path, metadata: Mapping[str, Any]) -> nn.
         for name, layer in metadata["layers"].items():
             prefix = f"{name}."
             own = {key.removeprefix(prefix): tensors[key] for key in tensors if key.startswith(prefix)}
-            new = LAYERS[layer["kind"]](**layer["settings"]).set_tensors(**{"bias": None, **own} if "embedding" not in layer["kind"] else own)
+            new = LAYERS[layer["kind"]](**layer["settings"]).set_tensors(
+                **{"bias": None, **own} if "embedding" not in layer["kind"] else own
+            )
             replace_module(model, model.get_submodule(name), new)
         for name in metadata["identities"]:
             if type(model.get_submodule(name)) is not nn.Identity:
@@ -174,7 +176,9 @@ def _restore(model: nn.Module, folder: Path, metadata: Mapping[str, Any]) -> nn.
         raise ArtifactError(f"The architecture that was built does not fit the saved weights: {error}") from error
     left = sorted(set(model.state_dict()) - set(tensors))
     if left:
-        raise ArtifactError(f"The saved weights lack {left[0]!r}, which the architecture has ({len(left)} such): is it another version of the class?")
+        raise ArtifactError(
+            f"The saved weights lack {left[0]!r}, which the architecture has ({len(left)} such): is it another version of the class?"
+        )
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     return model.eval()
