@@ -44,6 +44,8 @@ def save(result: Result, folder: Path, *, overwrite: bool = False) -> Path:
         if folder.exists():
             shutil.rmtree(folder)
         staging.chmod(0o755)
+        for path in staging.iterdir():
+            path.chmod(0o644)  # some writers make private files; a model is there to be shared
         staging.rename(folder)
     except OSError as error:
         raise ArtifactError(f"The model could not be saved to {folder}: {error}") from error

@@ -191,6 +191,8 @@ def _console(*, quiet: bool = False, as_json: bool = False, verbose: bool = Fals
     logging.getLogger("octune").propagate = False
     if not verbose:
         warnings.filterwarnings("ignore")
+        for library in ("torch", "torchao", "transformers"):
+            logging.getLogger(library).setLevel(logging.ERROR)
         # Progress bars and advice of libraries would tear the live table.
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

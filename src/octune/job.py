@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from octune.criterion import Absolute, Criterion, Relative
 from octune.data import Batches, as_batches
 from octune.engine import Journal, Stop, Study
 from octune.engine.events import Listener
+from octune.engine.journal import RANGES
 from octune.engine.local import Timing
 from octune.errors import ConfigError, UnsupportedError
 from octune.evaluation.evaluator import Evaluator, FunctionEvaluator, MetricEvaluator
@@ -70,6 +70,10 @@ class Job:
         )
         evaluator, evaluation_batches = _evaluator(backend, evaluate, given, config, unchecked)
         notes = list(calibration_batches.notes if calibration_batches else ())
+        if calibration_batches is None and config.quantization.approach == "static":
+            raise ConfigError(
+                "quantization.approach is static, which takes ranges from calibration data, and there is none. Give calibration=."
+            )
         if calibration_batches is None and not unchecked:
             notes.append("no calibration data: only dynamic schemes are used")
         if given.calibration is not None and given.calibration is given.evaluation:
@@ -77,20 +81,19 @@ class Job:
         for note in notes:
             log.warning("%s", note)
         criterion = criterion or _criterion(config, evaluator)
-        batches = evaluation_batches or calibration_batches
-        example = backend.split(batches.first())[0] if batches is not None else None
+        firsts = [backend.split(batches.first())[0] for batches in (evaluation_batches, calibration_batches) if batches is not None]
+        example = firsts[0] if firsts else None
+        samples = config.calibration.samples if calibration_batches is not None else (0,)
+        if config.calibration.batches is not None and calibration_batches is not None:
+            samples = tuple(count * backend.batch_size(firsts[-1]) for count in config.calibration.batches)
         if example is not None and config.performance.batch_size is not None:
             example = backend.resized(example, config.performance.batch_size)
         folder = config.workspace.path
-        journal = Journal.open(folder, _header(backend, criterion, config, folder), resume=config.workspace.resume)
+        journal = Journal.open(folder, _header(backend, evaluator, criterion, config, folder), resume=config.workspace.resume)
         timing = Timing(config.performance.warmup, config.performance.iterations)
         stop = Stop(config.tuning.timeout, config.tuning.max_trials)
         study = Study(backend, evaluator, criterion, journal, stop, listener, timing, example)
-        samples = config.calibration.samples
-        if config.calibration.batches is not None and calibration_batches is not None:
-            size = backend.batch_size(backend.split(calibration_batches.first())[0])
-            samples = tuple(count * size for count in config.calibration.batches)
-        return cls(config, study, calibration_batches, samples, folder / "ranges.npz" if folder else None, notes)
+        return cls(config, study, calibration_batches, samples, folder / RANGES if folder else None, notes)
 
     def strategy(self, space: Space) -> Strategy:
         """The strategy that the configuration names, over this space."""
@@ -129,7 +132,9 @@ def _refuse_what_is_not_there(config: Config) -> None:
     if config.evaluation.postprocess:
         raise UnsupportedError("evaluation.postprocess is not there yet. Put the step into the metric: 'package.module:function'.")
     if config.tuning.performance_only:
-        raise UnsupportedError("tuning.performance_only skips scoring, which is what octune.quantize() is for. Call that, or set it to false.")
+        raise UnsupportedError(
+            "tuning.performance_only skips scoring, which is what octune.quantize() is for. Call that, or set it to false."
+        )
     if config.criterion.confidence is not None:
         raise UnsupportedError("criterion.confidence is not there yet: the point estimate decides, and the interval is reported.")
 
@@ -171,16 +176,16 @@ def _limit(config: Config) -> int:
     return max(config.calibration.batches or config.calibration.samples)
 
 
-def _header(backend: Backend, criterion: Criterion, config: Config, folder: Path | None) -> dict[str, Any]:
+def _header(backend: Backend, evaluator: Evaluator, criterion: Criterion, config: Config, folder: Path | None) -> dict[str, Any]:
     """What must be equal for a journal to be continued."""
     if folder is None:
         return {}
     return {
         "model": backend.fingerprint(),
+        "evaluation": {"by": evaluator.name, "samples": config.evaluation.samples},
         "criterion": criterion.to_json(),
+        "objective": config.tuning.objective,
         "strategy": config.tuning.strategy,
         "seed": config.tuning.random_seed,
-        "quantization": dataclasses.asdict(config.quantization)
-        if dataclasses.is_dataclass(config.quantization)
-        else config.quantization.model_dump(mode="json"),
+        "quantization": config.quantization.model_dump(mode="json"),
     }

@@ -28,7 +28,7 @@ class Trial:
     """One plan that was tried: what it scored, how fast it ran, or why it failed.
 
     ``form`` says how it ran: ``fp32`` (the baseline), ``eager``, or the name of a finalist's form such as
-    ``compiled``. ``speedup`` is against fp32 measured in turns with it.
+    ``compiled``. ``speedup`` is against fp32 measured in turns with it. ``samples`` is how many samples its ranges come from.
     """
 
     plan: Plan
@@ -41,6 +41,7 @@ class Trial:
     size: int | None = None
     seconds: float = 0.0
     error: str | None = None
+    samples: int = 0
 
     @property
     def passed(self) -> bool:
@@ -49,8 +50,8 @@ class Trial:
 
     @property
     def key(self) -> str:
-        """What a journal finds it by: the plan and the form it ran in."""
-        return f"{self.form}:{self.plan.digest}"
+        """What it is found by: the form it ran in, what it was calibrated on, and the plan."""
+        return f"{self.form}:{self.samples}:{self.plan.digest}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain data. The verdict is left out: it follows from the scores and the criterion."""
@@ -64,6 +65,7 @@ class Trial:
             "size": self.size,
             "seconds": round(self.seconds, 3),
             "error": self.error,
+            "samples": self.samples,
         }
 
     @classmethod

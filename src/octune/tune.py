@@ -8,12 +8,13 @@ result.save("model-int8")
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from octune.calibration import Ranges
 from octune.config import Config
+from octune.cost import weight_bytes
 from octune.criterion import Criterion
 from octune.engine import Study
 from octune.engine.events import Listener
@@ -54,9 +55,9 @@ def tune(
         stopped, best, space, ranges = "", None, Space({}), Ranges()
         try:
             for samples in job.sample_options:
-                ranges = study.calibrate(job.calibration, samples, job.ranges_path) if job.calibration else Ranges()
+                ranges = study.calibrate(job.calibration, samples, job.ranges_path)
                 ops = legal_ops(study.backend.ops(), job.config.quantization, ranges if job.calibration else None)
-                space = Space.of(ops, study.damage(ops, ranges, job.calibration), study.cost(ops, ranges))
+                space = Space.of(ops, study.damage(ops, ranges, job.calibration), _price(job, ops, ranges))
                 strategy = job.strategy(space)
                 stopped = _search(study, strategy, ranges)
                 best = _fastest_passing(study, job)
@@ -66,7 +67,7 @@ def tune(
                 study.finalists(best, ranges)
         except KeyboardInterrupt:
             study.stop.interrupted = True
-        return _conclude(job, space, ranges, study.stop.reason if study.stop.interrupted else stopped)
+        return _conclude(job, space, study.stop.reason if study.stop.interrupted else stopped)
 
 
 def _search(study: Study, strategy: Strategy, ranges: Ranges) -> str:
@@ -81,8 +82,14 @@ def _search(study: Study, strategy: Strategy, ranges: Ranges) -> str:
     return "a plan met the criterion" if any(trial.passed for trial in study.trials) else "the search is complete"
 
 
+def _price(job: Job, ops: Sequence[Op], ranges: Ranges) -> dict[tuple[str, Scheme], float]:
+    """What every op costs in every scheme, in the unit of the objective: milliseconds or bytes."""
+    return job.study.cost(ops, ranges) if job.config.tuning.objective == "performance" else weight_bytes(ops)
+
+
 def _faster(trial: Trial) -> bool:
-    return trial.speedup is None or trial.speedup > 1.0
+    """Faster than fp32; a plan that leaves everything as it was is not, whatever the noise of its timing says."""
+    return any(scheme.dtype != "fp32" for scheme in trial.plan.values()) and (trial.speedup is None or trial.speedup > 1.0)
 
 
 def _fastest_passing(study: Study, job: Job) -> Trial | None:
@@ -94,25 +101,24 @@ def _fastest_passing(study: Study, job: Job) -> Trial | None:
     return min(passing, key=lambda t: t.size or 0, default=None)
 
 
-def _conclude(job: Job, space: Space, ranges: Ranges, stopped: str) -> Result:
+def _conclude(job: Job, space: Space, stopped: str) -> Result:
     """Choose what is handed over: the fastest that passes, else the closest that failed, else fp32 itself."""
     study = job.study
     baseline = study.reference
     assert baseline is not None  # tune() has scored it, or raised
     best, met = _fastest_passing(study, job), True
     if best is None and any(trial.passed for trial in study.trials):
-        best, stopped = baseline, f"{stopped}; what met the criterion was slower than fp32 here, so fp32 is handed back"
+        best, met = baseline, baseline.passed
+        stopped = f"{stopped}; what met the criterion was not faster than fp32 here, so fp32 is handed back"
     elif best is None:
         met = False
         scored = [trial for trial in study.trials if trial.verdict is not None]
         best = min(scored, key=lambda t: t.verdict.drop if t.verdict else 0.0, default=baseline)
         stopped += "; no quantized plan met the criterion" + ("" if scored else ", and none could be scored")
-    model = study.backend.baseline if best.form == "fp32" else study.models.get(best.key)
-    if model is None:  # the trial was answered by the journal of an earlier run
-        model = study.backend.apply(best.plan, ranges)
+    broken = (study.journal.broken,) if study.journal.broken else ()
     return Result(
         met=met,
-        model=model,
+        model=study.model(best),
         plan=best.plan,
         baseline=baseline,
         best=best,
@@ -120,10 +126,10 @@ def _conclude(job: Job, space: Space, ranges: Ranges, stopped: str) -> Result:
         stopped_because=stopped.lstrip("; "),
         criterion=study.criterion,
         ops=tuple(study.backend.ops()),
-        notes=(*study.backend.notes, *job.notes, *study.listener.notes),
+        notes=(*study.backend.notes, *job.notes, *study.listener.notes, *broken),
         seconds=study.stop.seconds,
         environment=job.environment,
-        kept=_why_float(best.plan, space, study.backend.ops()),
+        kept={} if best is baseline else _why_float(best.plan, space, study.backend.ops()),
         workspace=study.journal.folder,
         backend=study.backend,
     )
@@ -161,10 +167,11 @@ def quantize(
         study = job.study
         if job.calibration is None:
             log.warning("quantize: no calibration data was given, so only dynamic schemes are used")
-        ranges = study.calibrate(job.calibration, job.sample_options[0], None) if job.calibration else Ranges()
+        ranges = study.calibrate(job.calibration, job.sample_options[0], None)
         if plan is None:
             ops = legal_ops(study.backend.ops(), job.config.quantization, ranges if job.calibration else None)
-            plan = Space.of(ops, cost=study.cost(ops, ranges)).fastest()
+            plan = Space.of(ops, cost=_price(job, ops, ranges)).fastest()
+        plan = Plan(plan)
         plan.check(study.backend.ops())
         log.warning("quantize: %r was applied as it is; accuracy was not checked. octune.tune() checks it.", plan)
         return study.backend.apply(plan, ranges)

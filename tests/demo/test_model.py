@@ -48,6 +48,16 @@ def test_fits_a_linear_layer_whose_softmax_is_the_regression() -> None:
     np.testing.assert_allclose(logits.softmax(1).numpy(), expected, atol=1e-3)
 
 
+def test_a_dimension_of_rounding_noise_gets_no_weight() -> None:
+    rng = np.random.default_rng(0)
+    embeddings = rng.normal(size=(200, 5)).astype(np.float32)
+    labels = (embeddings[:, 0] > 0).astype(np.int64)
+    embeddings[:, 4] = 1e-9 * (labels - 0.5)  # tells the label, but int8 or another processor would not keep it
+    weight, _ = demo_model._fit(embeddings, labels)
+    assert weight[:, 4].tolist() == [0.0, 0.0]
+    assert abs(weight[0, 0]) > 0.01
+
+
 def test_padding_changes_nothing(cache: Path) -> None:
     model = build()
     ids = torch.tensor([[101, 1037, 2307, 2143, 102]])

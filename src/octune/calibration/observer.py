@@ -12,6 +12,7 @@ takes to place a clipping point and costs next to nothing.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,15 +60,17 @@ class Observer:
 
     def touch(self, shape: tuple[int, ...]) -> None:
         """Note that the op ran on an input of that shape; for inputs that need no range, such as token ids."""
+        if math.prod(shape) == 0:  # ran on nothing (an expert without tokens, say): nothing was seen, and nothing can be timed
+            return
         self._empty = False
-        if np.prod(shape) > np.prod(self._shape or (0,)):
+        if math.prod(shape) > math.prod(self._shape or (0,)):
             self._shape = tuple(shape)
 
     def update(self, array: Array, *, channel_axis: int = -1, shape: tuple[int, ...] | None = None) -> None:
         """Add one batch. ``shape`` is the op's real input shape when ``array`` is only a part of it."""
-        self.touch(array.shape if shape is None else shape)
-        if array.size == 0:
+        if array.size == 0:  # all of it was padding
             return
+        self.touch(array.shape if shape is None else shape)
         low, high = float(array.min()), float(array.max())
         if not (np.isfinite(low) and np.isfinite(high)):
             self._finite = False
@@ -75,7 +78,7 @@ class Observer:
         self._low, self._high = min(self._low, low), max(self._high, high)
         self._widen(max(-low, high, 1e-12))
         flat = array.reshape(-1)
-        sample = flat[:: max(1, flat.size // SAMPLE)]
+        sample = flat[:: max(1, flat.size // SAMPLE)].astype(np.float64)  # the width of a histogram of the largest float32s is no float32
         weight = flat.size / sample.size
         self._counts += weight * np.histogram(sample, bins=BINS, range=(-self._edge, self._edge))[0]
         axes = tuple(axis for axis in range(array.ndim) if axis != channel_axis % array.ndim)
@@ -100,4 +103,4 @@ class Observer:
             return None
         low, high = (self._low, self._high) if self._low <= self._high else (0.0, 0.0)
         channels = np.zeros(0, np.float32) if self._channel_max is None else self._channel_max
-        return TensorStats(low, high, self._shape, self._counts, self._edge, channels, self._finite)
+        return TensorStats(low, high, self._shape, self._counts.copy(), self._edge, channels.copy(), self._finite)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ __all__ = ["Ranges", "affine_uint8", "choose_range"]
 
 LEVELS = 255
 PERCENTILE = 1e-4
-_SHRINKS = np.linspace(1.0, 0.3, 57)
+_SHRINKS = [float(shrink) for shrink in np.linspace(1.0, 0.3, 57)]
 
 
 def affine_uint8(low: float, high: float) -> tuple[float, int]:
@@ -46,9 +46,16 @@ def choose_range(stats: TensorStats, method: RangeMethod) -> tuple[float, float]
         return full
     if method == "percentile":
         return _percentile(stats, full)
-    shrunk = [(full[0] * shrink, full[1] * shrink) for shrink in _SHRINKS]
-    measure = _squared_error if method == "mse" else _divergence
-    return min(shrunk, key=lambda candidate: measure(stats, *candidate))
+    return _clipped(stats, full, _squared_error if method == "mse" else _divergence)
+
+
+def _clipped(stats: TensorStats, full: tuple[float, float], measure: Callable[[TensorStats, float, float], float]) -> tuple[float, float]:
+    """The range that a measure likes best: both ends drawn in together, then each by itself, since outliers are often on one side."""
+    lows, highs = [full[0] * shrink for shrink in _SHRINKS], [full[1] * shrink for shrink in _SHRINKS]
+    low, high = min(zip(lows, highs, strict=True), key=lambda ends: measure(stats, *ends))
+    high = min([high, *highs], key=lambda end: measure(stats, low, end))
+    low = min([low, *lows], key=lambda end: measure(stats, end, high))
+    return low, high
 
 
 def _percentile(stats: TensorStats, full: tuple[float, float]) -> tuple[float, float]:
@@ -59,9 +66,9 @@ def _percentile(stats: TensorStats, full: tuple[float, float]) -> tuple[float, f
     return max(full[0], min(float(low), 0.0)), min(full[1], max(float(high), 0.0))
 
 
-def _quantized(values: npt.NDArray[np.float64], low: float, high: float) -> npt.NDArray[np.float64]:
+def _levels(values: npt.NDArray[np.float64], low: float, high: float) -> npt.NDArray[np.int64]:
     scale, zero_point = affine_uint8(low, high)
-    return (np.clip(np.round(values / scale) + zero_point, 0, LEVELS) - zero_point) * scale
+    return np.clip(np.round(values / scale) + zero_point, 0, LEVELS).astype(np.int64)
 
 
 def _squared_error(stats: TensorStats, low: float, high: float) -> float:
@@ -76,11 +83,12 @@ def _divergence(stats: TensorStats, low: float, high: float) -> float:
     """Kullback-Leibler divergence between the histogram and its int8 image spread back over the same bins."""
     centres = stats.centres
     # The exact zeros of a ReLU say nothing about where to clip, and would drown everything else.
-    counts = np.where(np.abs(centres) < stats.edge / BINS, 0.0, stats.counts)
+    # They are in one of the two bins that touch zero, whose centres lie half a bin from it.
+    counts = np.where(np.abs(centres) < 1.5 * stats.edge / BINS, 0.0, stats.counts)
     used = counts > 0
     if not used.any():
         return 0.0
-    levels = np.unique(np.round(_quantized(centres, low, high), 12), return_inverse=True)[1]
+    levels = _levels(centres, low, high)
     mass = np.bincount(levels, weights=counts)
     width = np.bincount(levels, weights=used.astype(np.float64))
     image = np.where(used, mass[levels] / np.maximum(width[levels], 1), 0.0)
@@ -137,6 +145,6 @@ class Ranges(Mapping[str, TensorStats]):
                     )
                     for i, op in enumerate(header["ops"])
                 }
-        except (OSError, ValueError, KeyError) as error:
+        except Exception as error:  # a damaged file fails in as many ways as zip, zlib and numpy's header have parsers
             raise WorkspaceError(f"The ranges in {path} cannot be read ({error}). Delete the file to calibrate again.") from error
         return cls(stats, header["samples"])

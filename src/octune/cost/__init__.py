@@ -1,6 +1,7 @@
-"""What things cost on this machine: the machine itself, models timed in turns."""
+"""What things cost on this machine: the machine itself, models timed in turns, bytes."""
 
 from octune.cost.latency import Latency, interleaved
 from octune.cost.machine import Machine, probe_machine
+from octune.cost.size import weight_bytes
 
-__all__ = ["Latency", "Machine", "interleaved", "probe_machine"]
+__all__ = ["Latency", "Machine", "interleaved", "probe_machine", "weight_bytes"]

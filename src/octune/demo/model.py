@@ -113,7 +113,9 @@ def _fit(embeddings: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) -> 
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler
 
-    scaler = StandardScaler().fit(embeddings.astype(np.float64))  # leaves the two dead dimensions of this encoder alone
+    scaler = StandardScaler().fit(embeddings.astype(np.float64))
+    # Three dimensions of this encoder are dead but for rounding: divided by their spread they would get enormous weights.
+    scaler.scale_[scaler.scale_ < 1e-3 * np.median(scaler.scale_)] = np.inf
     regression = LogisticRegression(C=REGULARISATION, max_iter=1000).fit(scaler.transform(embeddings), labels)
     weight = regression.coef_[0] / scaler.scale_
     bias = regression.intercept_[0] - weight @ scaler.mean_

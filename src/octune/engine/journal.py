@@ -25,6 +25,7 @@ __all__ = ["Journal"]
 
 log = logging.getLogger("octune")
 VERSION = 1
+RANGES = "ranges.npz"
 
 
 class Journal:
@@ -54,20 +55,31 @@ class Journal:
             raise WorkspaceError(f"Another run is using the workspace {folder}. Wait for it, or choose another workspace.path.") from error
         except OSError as error:
             raise WorkspaceError(f"The workspace {folder} cannot be used: {error}. Choose another workspace.path.") from error
+        try:
+            journal._begin(folder, header, resume)
+        except BaseException as error:
+            journal.close()  # or the workspace would stay locked for as long as somebody holds the exception
+            if isinstance(error, OSError):
+                raise WorkspaceError(f"The workspace {folder} cannot be used: {error}. Choose another workspace.path.") from error
+            raise
+        return journal
+
+    def _begin(self, folder: Path, header: Mapping[str, Any], resume: bool) -> None:
         path = folder / "journal.jsonl"
         if path.exists() and path.stat().st_size:
             if resume:
-                journal._recover(path)
-                if journal._records:
-                    _same_run(journal._records[0][1], header, folder)
+                self._recover(path)
+                if self._records:
+                    _same_run(self._records[0][1], header, folder)
             else:
                 _set_aside(folder)
         elif resume:
             log.warning("nothing to resume in %s: starting from the beginning", folder)
-        journal._file = path.open("ab")
-        if not journal._records:
-            journal.append("start", {"version": VERSION, **header})
-        return journal
+        self._file = path.open("ab")
+        if not self._records:
+            # Ranges without a journal are another run's: nothing says which model they belong to.
+            (folder / RANGES).unlink(missing_ok=True)
+            self.append("start", {"version": VERSION, **header})
 
     def _recover(self, path: Path) -> None:
         kept = 0
@@ -78,7 +90,7 @@ class Journal:
                         raise ValueError("cut short")
                     record = json.loads(line)
                     self._records.append((record.pop("event"), record))
-                except (ValueError, KeyError, AttributeError) as error:
+                except (ValueError, KeyError, AttributeError, TypeError) as error:
                     if file.read(1):
                         raise WorkspaceError(
                             f"{path}, line {number} is damaged ({error}). Delete the lines from there on to resume."
@@ -132,8 +144,6 @@ def _set_aside(folder: Path) -> None:
     while (folder / f"journal-{number}.jsonl").exists():
         number += 1
     (folder / "journal.jsonl").rename(folder / f"journal-{number}.jsonl")
-    for stale in ("ranges.npz",):
-        (folder / stale).unlink(missing_ok=True)
     log.info("the earlier journal in %s is now journal-%d.jsonl", folder, number)
 
 

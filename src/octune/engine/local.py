@@ -7,8 +7,9 @@ is all there is to resuming.
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -23,7 +24,7 @@ from octune.data import Batches
 from octune.engine.events import Listener
 from octune.engine.journal import Journal
 from octune.engine.stop import Stop
-from octune.errors import EvaluationError, OctuneError
+from octune.errors import DataError, EvaluationError, OctuneError, WorkspaceError
 from octune.evaluation.evaluator import Evaluator
 from octune.plan import Op, Plan, Scheme
 from octune.result import Trial
@@ -33,6 +34,7 @@ __all__ = ["Study", "Timing"]
 
 log = logging.getLogger("octune")
 PROBE_SAMPLES = 16
+WORST = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class Study:
     example: Any = None
     trials: list[Trial] = field(default_factory=list)
     models: dict[str, Any] = field(default_factory=dict)
+    ranges: dict[int, Ranges] = field(default_factory=dict)
     reference: Trial | None = None
 
     # -- stages ---------------------------------------------------------------------------------------------------
@@ -66,7 +69,8 @@ class Study:
         """Score and time fp32. What fails here fails the run: there is nothing to compare with."""
         recorded = self.journal.last("baseline")
         if recorded is not None:
-            trial = Trial.from_json(recorded)
+            self.evaluator.order = recorded["order"]
+            trial = Trial.from_json({key: value for key, value in recorded.items() if key != "order"})
             if self.example is None:
                 self._captured_example()
         else:
@@ -77,7 +81,7 @@ class Study:
                 score = self._baseline_score(model)
             if self.example is None:
                 self.example = next(iter(seen), None)
-            latency = self._time({"fp32": self.backend.baseline}).get("fp32")
+            latency = self._baseline_latency()
             trial = Trial(
                 Plan({op.name: Scheme.fp32() for op in self.backend.ops()}),
                 form="fp32",
@@ -88,7 +92,7 @@ class Study:
                 size=self.backend.size(model),
                 seconds=time.perf_counter() - begun,
             )
-            self.journal.append("baseline", trial.to_json())
+            self.journal.append("baseline", {"order": self.evaluator.order, **trial.to_json()})
         if trial.score is None:
             raise EvaluationError("The journal holds a baseline without a score. Start again with workspace.resume: false.")
         self.reference = trial.judged(self.criterion, trial.score)
@@ -101,6 +105,16 @@ class Study:
         except EvaluationError as error:
             raise type(error)(f"The fp32 model could not be scored, so there is nothing to compare with. {error}") from error
 
+    def _baseline_latency(self) -> Latency | None:
+        try:
+            return self._time({"fp32": self.backend.baseline}).get("fp32")
+        except OctuneError:
+            raise
+        except Exception as error:
+            raise DataError(
+                f"The model cannot be run on the first batch of the data: {type(error).__name__}: {_first_line(error)}"
+            ) from error
+
     def _captured_example(self) -> None:
         """A resumed run with a black-box evaluation and no data: look at one call to learn the inputs."""
         model = self.backend.baseline
@@ -111,10 +125,23 @@ class Study:
                 log.warning("latency cannot be measured: %s", error)
         self.example = next(iter(seen), None)
 
-    def calibrate(self, batches: Batches, samples: int, path: Path | None) -> Ranges:
-        """One streaming pass over about ``samples`` samples; constant memory, whatever their number."""
-        if path is not None and path.exists() and (ranges := Ranges.load(path)).samples == samples:
-            return ranges
+    def calibrate(self, batches: Batches | None, samples: int, path: Path | None) -> Ranges:
+        """One streaming pass over about ``samples`` samples; constant memory, whatever their number. Without data: no ranges."""
+        ranges = self._observe(batches, samples, path) if batches is not None else Ranges()
+        if batches is None and self.example is not None:
+            self._show([self.example])
+        self.ranges[ranges.samples] = ranges
+        return ranges
+
+    def _show(self, inputs: Iterable[Any]) -> None:
+        """Let the backend see inputs without keeping ranges: it may have to prepare the model before it can apply a plan."""
+        self.backend.observe(inputs, lambda op, array, *, shape, channel_axis=-1: None)
+
+    def _observe(self, batches: Batches, samples: int, path: Path | None) -> Ranges:
+        known = _kept(path)
+        if known is not None and known.samples == samples:
+            self._show(islice(self._samples(batches, 1), 1))
+            return known
         self.listener.stage("calibration", f"observing activations on about {samples} samples")
         observers: dict[str, Observer] = {}
 
@@ -156,6 +183,8 @@ class Study:
         else:
             inputs = [] if self.example is None else [self.example]
         values = self.backend.damage(candidates, ranges, inputs) if inputs else {}
+        # An output that is infinite or NaN is as bad as it gets; neither can be ranked, nor kept in a journal.
+        values = {key: min(value, WORST) if math.isfinite(value) else WORST for key, value in values.items()}
         self.journal.append("damage", {"samples": ranges.samples, "values": _flatten(values)})
         return values
 
@@ -196,10 +225,9 @@ class Study:
         """Make the slower-to-make forms of a winning plan; one that is faster is scored before it may win."""
         if self.example is None:
             return
-        eager = self.models.get(winner.key) or self.backend.apply(winner.plan, ranges)
-        self.models[winner.key] = eager
         self.listener.stage("finalists", "compiling the winner")
         try:
+            eager = self.backend.apply(winner.plan, ranges)
             for finalist in self.backend.finalists(winner.plan, ranges, self.example):
                 times = self._time({"fp32": self.backend.baseline, "eager": eager, finalist.form: finalist.model})
                 faster = times[finalist.form].median_ms < 0.98 * times["eager"].median_ms
@@ -216,7 +244,7 @@ class Study:
 
     def _attempt(self, plan: Plan, form: str, reason: str, ranges: Ranges, make: Callable[[], Any]) -> Trial | None:
         begun = time.perf_counter()
-        trial = Trial(plan, form=form, reason=reason)
+        trial = Trial(plan, form=form, reason=reason, samples=ranges.samples)
         try:
             model = make()
             score = self.evaluator(model)
@@ -224,16 +252,24 @@ class Study:
             times = self._time({"fp32": self.backend.baseline, form: model})
             latency, speedup = _speed(times, form)
             trial = replace(trial, score=score, size=self.backend.size(model), seconds=spent, latency_ms=latency, speedup=speedup)
-            # Evaluation code may have left its mark on the model (train mode, hooks): hand over a fresh one.
-            self.models[trial.key] = self.backend.refreshed(model)
+            if form != "eager":
+                # Slow to make again, so it is kept; evaluation code may have left its mark on it (train mode, hooks).
+                self.models[trial.key] = self.backend.refreshed(model)
         except KeyboardInterrupt:
             self.stop.interrupted = True
             return None
         except Exception as error:
             log.debug("trial", exc_info=True)
             trial = replace(trial, error=f"{type(error).__name__}: {_first_line(error)}", seconds=time.perf_counter() - begun)
-        self.journal.append("trial", {"samples": ranges.samples, **trial.to_json()})
+        self.journal.append("trial", trial.to_json())
         return self._add(trial)
+
+    def model(self, trial: Trial) -> Any:
+        """The model of a trial. An eager one is made anew from its plan, so it is as it was before any evaluation code saw it."""
+        if trial.form == "fp32":
+            return self.backend.baseline
+        kept = self.models.get(trial.key)
+        return self.backend.apply(trial.plan, self.ranges[trial.samples]) if kept is None else kept
 
     def _add(self, trial: Trial) -> Trial:
         if self.reference is not None and self.reference.score is not None:
@@ -245,7 +281,7 @@ class Study:
     def _recorded(self, form: str, plan: Plan, ranges: Ranges) -> Trial | None:
         for record in self.journal.records("trial"):
             if record["samples"] == ranges.samples and record["form"] == form and Plan.from_json(record["plan"]) == plan:
-                return Trial.from_json({key: value for key, value in record.items() if key != "samples"})
+                return Trial.from_json(record)
         return None
 
     def _time(self, models: dict[str, Any]) -> dict[str, Latency]:
@@ -257,6 +293,17 @@ class Study:
 
     def _call(self, model: Any) -> Callable[[], object]:
         return lambda: self.backend.run(model, self.example)
+
+
+def _kept(path: Path | None) -> Ranges | None:
+    """The ranges that an interrupted run left, if they can be read."""
+    if path is None or not path.exists():
+        return None
+    try:
+        return Ranges.load(path)
+    except WorkspaceError as error:
+        log.warning("%s Calibrating again.", error)
+        return None
 
 
 def _speed(times: dict[str, Latency], form: str) -> tuple[float | None, float | None]:

@@ -1,10 +1,11 @@
 """When to stop: Ctrl-C, the time budget, the number of trials.
 
-    with Stop(timeout=600, max_trials=100) as stop:
-        while not stop.reason: ...
+    stop = Stop(timeout=600, max_trials=100)
+    while not stop.reason:
+        stop.trials += 1
 
-The first Ctrl-C asks for an end with the best found so far: whatever is running is broken off by a KeyboardInterrupt
-that the engine turns into a reason to stop. A second one goes through.
+Ctrl-C asks for an end with the best found so far: whatever is running is broken off by a KeyboardInterrupt, which the
+engine turns into a reason to stop (``interrupted``).
 """
 
 from __future__ import annotations

@@ -57,9 +57,7 @@ class FunctionEvaluator(Evaluator):
 class MetricEvaluator(Evaluator):
     """A metric over batches of ``(inputs, label)``; over the first ``samples`` items, in whole batches, if that is given."""
 
-    def __init__(
-        self, backend: Backend, batches: Batches, metric: Metric, trial_timeout: float = 0, samples: int | None = None
-    ) -> None:
+    def __init__(self, backend: Backend, batches: Batches, metric: Metric, trial_timeout: float = 0, samples: int | None = None) -> None:
         super().__init__(trial_timeout)
         self._backend, self._batches, self._metric, self._samples = backend, batches, metric, samples
         self.higher_is_better, self.name = metric.higher_is_better, metric.name

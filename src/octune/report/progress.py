@@ -85,15 +85,18 @@ class LiveProgress(Listener):
             text += f", fp32 took {self._trials[0].seconds:.0f} s"
         return text
 
+    def _say(self, line: str) -> None:
+        self._console.print(f"{time.monotonic() - self._begun:6.0f} s  {line}", highlight=False, soft_wrap=True)
+
     def stage(self, name: str, detail: str) -> None:
         self._stage = f"{name}: {detail}"
         if self._live is None:
-            self._console.print(f"{self._clock():>8}  {self._stage}", highlight=False)
+            self._say(self._stage)
 
     def trial(self, trial: Trial) -> None:
         self._trials.append(trial)
         if self._live is None:
-            self._console.print(f"{self._clock():>8}  {trial.form}: {trial.error or trial.verdict}", highlight=False)
+            self._say(f"  {trial.form}: score {trial.score}, {trial.verdict}" if trial.error is None else f"  {trial.form}: {trial.error}")
 
     def note(self, text: str) -> None:
         self.notes.append(text)

@@ -46,9 +46,11 @@ class Basic(Strategy):
         seen: dict[Scheme, int] = {}
         for schemes in self.space.choices.values():
             for scheme in schemes:
-                if not scheme.is_float and scheme.mode != "weight":
+                if not scheme.is_float:
                     seen[scheme] = seen.get(scheme, 0) + 1
-        return sorted(seen, key=lambda s: (("static", "dynamic").index(s.mode or ""), -seen[s]))
+        # Embeddings follow whatever the others do; they make a variant only where there is nothing else.
+        ways = [scheme for scheme in seen if scheme.mode != "weight"] or list(seen)
+        return sorted(ways, key=lambda s: (("static", "dynamic", "weight").index(s.mode or ""), -seen[s]))
 
     def _uniform(self, variant: Scheme) -> Plan:
         """Every op in this variant, or the nearest that it has."""

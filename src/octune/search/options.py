@@ -32,13 +32,14 @@ def legal_ops(ops: Sequence[Op], options: Quantization, ranges: Ranges | None) -
 
 
 def _narrow(op: Op, options: Quantization, own: OpOptions | None, ranges: Ranges | None) -> Op:
+    pinned = _pinned(own)
     if len(op.schemes) == 1:
-        return op
+        return _honoured(op, pinned)
     if ranges is not None:
         if op.name not in ranges:
-            return _fp32(op, "never ran in calibration")
+            return _honoured(_fp32(op, "never ran in calibration"), pinned)
         if not ranges[op.name].finite:
-            return _fp32(op, "its input was infinite or NaN in calibration")
+            return _honoured(_fp32(op, "its input was infinite or NaN in calibration"), pinned)
     weight = _merge(options.weight, own.weight if own else None)
     activation = _merge(options.activation, own.activation if own else None)
     schemes = list(_expand(op.schemes, activation, ranges))
@@ -49,7 +50,7 @@ def _narrow(op: Op, options: Quantization, own: OpOptions | None, ranges: Ranges
     _refuse_impossible(op, weight, activation)
     granularities = weight.granularity or (("per_channel",) if any(s.granularity == "per_channel" for s in schemes) else ("per_tensor",))
     schemes = [s for s in schemes if s.granularity is None or s.granularity in granularities]
-    schemes = [s for s in schemes if _dtype_allowed(s, weight.dtype, activation.dtype)]
+    schemes = [s for s in schemes if _dtype_allowed(s, weight.dtype, activation.dtype, pinned is not None)]
     if not schemes:
         able = "; ".join(str(s) for s in op.schemes)
         raise UnsupportedError(
@@ -76,6 +77,8 @@ def _refuse_impossible(op: Op, weight: TensorOptions, activation: TensorOptions)
     def refuse(what: str, got: object, can: str) -> None:
         raise UnsupportedError(f"quantization.{what} is {got} at {op.name!r}, which this backend cannot honour: {can}.")
 
+    if weight.dtype and set(weight.dtype) == {"uint8"}:
+        refuse("weight.dtype", list(weight.dtype), "weights are signed (int8)")
     if weight.scheme and "sym" not in weight.scheme:
         refuse("weight.scheme", list(weight.scheme), "weights are int8 around zero (sym)")
     if activation.scheme and "asym" not in activation.scheme:
@@ -90,13 +93,32 @@ def _refuse_impossible(op: Op, weight: TensorOptions, activation: TensorOptions)
         refuse("weight.algorithm", list(weight.algorithm), "weights are scaled to their largest value (minmax)")
 
 
-def _dtype_allowed(scheme: Scheme, weight: tuple[str, ...] | None, activation: tuple[str, ...] | None) -> bool:
+def _dtype_allowed(scheme: Scheme, weight: tuple[str, ...] | None, activation: tuple[str, ...] | None, pinned: bool) -> bool:
+    # fp32 stays a way out of int8, unless this op was pinned by hand: what is said of all ops is what to try.
+    if scheme.dtype == "fp32" and not pinned:
+        return True
     # The backend chooses the sign of 8-bit activations, so int8 and uint8 both ask for an 8-bit op.
-    for wanted in (weight, activation):
-        if wanted is not None and scheme.dtype not in {"int8" if dtype == "uint8" else dtype for dtype in wanted}:
-            # fp32 stays a way out of int8, unless this op was pinned to one dtype by hand.
-            return False
-    return True
+    return all(wanted is None or scheme.dtype in _float_or_int8(wanted) for wanted in (weight, activation))
+
+
+def _float_or_int8(dtypes: Iterable[str]) -> set[str]:
+    return {"int8" if dtype == "uint8" else dtype for dtype in dtypes}
+
+
+def _pinned(own: OpOptions | None) -> set[str] | None:
+    """The dtypes that the configuration names for this very op, or None if it names none."""
+    named = [options.dtype for options in (own.weight, own.activation) if options.dtype is not None] if own else []
+    return set.intersection(*(_float_or_int8(dtypes) for dtypes in named)) if named else None
+
+
+def _honoured(op: Op, pinned: set[str] | None) -> Op:
+    """An op that can only be fp32, or an error if the configuration asks for something else at this very op."""
+    if pinned is not None and "fp32" not in pinned:
+        wanted = " or ".join(sorted(pinned)) or "two dtypes at once"
+        raise UnsupportedError(
+            f"quantization.ops asks for {wanted} at {op.name!r}, which stays fp32: {op.note or 'it has no other scheme'}."
+        )
+    return op
 
 
 def _merge(general: TensorOptions, own: TensorOptions | None) -> TensorOptions:

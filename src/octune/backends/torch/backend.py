@@ -200,7 +200,7 @@ class TorchBackend(Backend):
         digest = hashlib.sha256()
         for name, tensor in sorted(self._reference.state_dict().items()):
             digest.update(name.encode())
-            digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
+            digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
         return digest.hexdigest()
 
     def size(self, model: nn.Module) -> int:
@@ -220,4 +220,4 @@ class TorchBackend(Backend):
         return open_model(source)
 
     def environment(self) -> dict[str, Any]:
-        return {"framework": self.name, "torch": torch.__version__, "threads": torch.get_num_threads()}
+        return {"framework": self.name, "torch": str(torch.__version__), "threads": torch.get_num_threads()}

@@ -99,7 +99,7 @@ def save(model: nn.Module, origin: Origin, folder: Path, example: Any = None) ->
     metadata["identities"] = [name for name, m in eager.named_modules() if type(m) is nn.Identity]
     if compiled is not None:
         shutil.copyfile(compiled.package, folder / COMPILED)
-        metadata["compiled"] = {"signature": compiled.signature.to_json(), "machine": probe_machine().to_json(), "torch": torch.__version__}
+        metadata["compiled"] = {"signature": compiled.signature.to_json(), "machine": probe_machine().to_json(), "torch": str(torch.__version__)}
     if origin.kind == "class" and example is not None:
         try:
             export_program(eager, example, folder / PROGRAM)
@@ -147,7 +147,7 @@ def _native(folder: Path, metadata: Mapping[str, Any], eager: nn.Module | None) 
     if stamp["machine"]["architecture"] != here.architecture or missing:
         log.warning("the compiled model was made for another CPU (%s): eager int8 is used", ", ".join(sorted(missing)) or "architecture")
         return None
-    if stamp["torch"] != torch.__version__:
+    if stamp["torch"] != str(torch.__version__):
         log.warning("the compiled model was made by torch %s, this is %s: eager int8 is used", stamp["torch"], torch.__version__)
         return None
     return load_compiled(folder / COMPILED, stamp["signature"], eager)

@@ -1,0 +1,152 @@
+"""What every backend must do. A backend's tests subclass :class:`BackendContract` and provide ``subject``.
+
+class TestTorch(BackendContract):
+    @pytest.fixture(scope="class")
+    def subject(self): return Subject(model, batches)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octune.backends import Backend, Settings, backend_for
+from octune.calibration import Observer, Ranges
+from octune.errors import PlanError
+from octune.plan import Plan, Scheme
+
+
+@dataclass
+class Subject:
+    """A small real model, a few batches of (inputs, label), and how to build the architecture again."""
+
+    model: Any
+    batches: list[Any]
+    factory: Callable[[], Any] | None = None
+
+
+def calibrated(backend: Backend, batches: list[Any]) -> Ranges:
+    """Ranges as the engine collects them."""
+    observers: dict[str, Observer] = {}
+
+    def visit(op: str, array: Any, *, shape: tuple[int, ...], channel_axis: int = -1) -> None:
+        observer = observers.setdefault(op, Observer())
+        if array is None:
+            observer.touch(shape)
+        else:
+            observer.update(array, channel_axis=channel_axis, shape=shape)
+
+    backend.observe((backend.split(batch)[0] for batch in batches), visit)
+    return Ranges({op: stats for op, observer in observers.items() if (stats := observer.stats()) is not None}, len(batches))
+
+
+def int8_plan(backend: Backend, ranges: Ranges) -> Plan:
+    """Every op that ran in its first int8 scheme."""
+    schemes = {op.name: next((s for s in op.schemes if not s.is_float), Scheme.fp32()) for op in backend.ops() if op.name in ranges}
+    return Plan(schemes)
+
+
+class BackendContract:
+    """The contract."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def subject(cls) -> Subject:
+        raise NotImplementedError
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def backend(cls, subject: Subject) -> Backend:
+        return backend_for(subject.model, Settings())
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def ranges(cls, backend: Backend, subject: Subject) -> Ranges:
+        return calibrated(backend, subject.batches)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def inputs(cls, backend: Backend, subject: Subject) -> Any:
+        return backend.split(subject.batches[0])[0]
+
+    def test_ops_have_unique_names_and_can_always_stay_fp32(self, backend: Backend) -> None:
+        ops = backend.ops()
+        assert ops
+        assert len({op.name for op in ops}) == len(ops)
+        assert all(Scheme.fp32() in op.schemes for op in ops)
+        assert all(op.note for op in ops if len(op.schemes) == 1)
+
+    def test_every_op_that_ran_was_observed(self, backend: Backend, ranges: Ranges) -> None:
+        assert set(ranges) <= {op.name for op in backend.ops()}
+        assert ranges
+        assert all(stats.low <= stats.high and stats.shape for stats in ranges.values())
+
+    def test_the_empty_plan_is_fp32(self, backend: Backend, ranges: Ranges, inputs: Any) -> None:
+        wanted, got = backend.run(backend.baseline, inputs), backend.run(backend.apply(Plan(), ranges), inputs)
+        assert set(wanted) == set(got)
+        for name in wanted:
+            np.testing.assert_allclose(got[name], wanted[name], rtol=1e-3, atol=1e-4)
+
+    def test_int8_is_close_smaller_and_not_the_same(self, backend: Backend, ranges: Ranges, inputs: Any) -> None:
+        baseline, model = backend.baseline, backend.apply(int8_plan(backend, ranges), ranges)
+        wanted, got = backend.run(baseline, inputs), backend.run(model, inputs)
+        for name, array in wanted.items():
+            assert not np.array_equal(array, got[name]), "int8 that equals fp32 to the bit is not int8"
+            assert np.abs(array - got[name]).mean() < 0.25 * np.abs(array - array.mean()).mean() + 1e-3
+        assert backend.size(model) < 0.5 * backend.size(baseline)
+
+    def test_applying_a_plan_leaves_the_baseline_alone(self, backend: Backend, ranges: Ranges, inputs: Any) -> None:
+        before = {name: array.copy() for name, array in backend.run(backend.baseline, inputs).items()}
+        fingerprint = backend.fingerprint()
+        backend.run(backend.apply(int8_plan(backend, ranges), ranges), inputs)
+        after = backend.run(backend.baseline, inputs)
+        assert all(np.array_equal(before[name], after[name]) for name in before)
+        assert backend.fingerprint() == fingerprint
+
+    def test_the_same_plan_gives_the_same_model(self, backend: Backend, ranges: Ranges, inputs: Any) -> None:
+        plan = int8_plan(backend, ranges)
+        first, second = (backend.run(backend.apply(plan, ranges), inputs) for _ in range(2))
+        assert all(np.array_equal(first[name], second[name]) for name in first)
+
+    def test_every_scheme_of_every_kind_of_op_runs(self, backend: Backend, ranges: Ranges, inputs: Any) -> None:
+        kinds = {op.kind: op for op in backend.ops() if op.name in ranges}
+        wanted = backend.run(backend.baseline, inputs)
+        for op in kinds.values():
+            for scheme in op.schemes:
+                got = backend.run(backend.apply(Plan({op.name: scheme}), ranges), inputs)
+                for name, array in wanted.items():
+                    assert np.isfinite(got[name]).all()
+                    assert np.abs(array - got[name]).mean() < 0.25 * np.abs(array - array.mean()).mean() + 1e-3, (op.name, str(scheme))
+
+    def test_a_plan_that_does_not_fit_is_refused(self, backend: Backend, ranges: Ranges) -> None:
+        with pytest.raises(PlanError, match=r"no\.such\.op"):
+            backend.apply(Plan({"no.such.op": Scheme.int8()}), ranges)
+
+    def test_other_batch_sizes_run(self, backend: Backend, ranges: Ranges, inputs: Any) -> None:
+        model = backend.apply(int8_plan(backend, ranges), ranges)
+        for samples in (1, 3):
+            outputs = backend.run(model, backend.resized(inputs, samples))
+            assert all(len(array) == samples for array in outputs.values())
+
+    def test_ops_can_be_timed(self, backend: Backend, ranges: Ranges) -> None:
+        op = next(op for op in backend.ops() if op.name in ranges and op.can("int8"))
+        assert all(backend.measure(op, scheme, ranges) > 0 for scheme in op.schemes)
+
+    def test_damage_ranks_int8_above_bf16(self, backend: Backend, ranges: Ranges, inputs: Any) -> None:
+        op = next(op for op in backend.ops() if op.name in ranges and op.can("int8") and op.can("bf16"))
+        int8, bf16 = next(s for s in op.schemes if not s.is_float), Scheme.bf16()
+        damage = backend.damage({op.name: [int8, bf16]}, ranges, [inputs])
+        assert 0 < damage[op.name, bf16] < damage[op.name, int8]
+
+    def test_saved_and_loaded_it_is_the_same(self, backend: Backend, ranges: Ranges, inputs: Any, subject: Subject, tmp_path: Path) -> None:
+        plan = int8_plan(backend, ranges)
+        model = backend.apply(plan, ranges)
+        metadata = backend.save(model, plan, tmp_path)
+        loaded = type(backend).load(tmp_path, metadata, subject.factory)
+        wanted, got = backend.run(model, inputs), backend.run(loaded, inputs)
+        assert all(np.array_equal(wanted[name], got[name]) for name in wanted)

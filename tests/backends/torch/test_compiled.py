@@ -1,0 +1,158 @@
+"""The compiled form: the same plan as native code, for every shape, in every process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from octune.backends import Settings
+from octune.backends.torch import TorchBackend
+from octune.backends.torch.batches import Call
+from octune.backends.torch.compiled import CompiledModel, Signature, compile_model, dynamic_dims, export
+from octune.backends.torch.lowering import lower
+from octune.calibration import Ranges
+from octune.cost.machine import probe_machine
+from octune.errors import UnsupportedError
+from tests.backends.contract import calibrated, int8_plan
+from tests.backends.torch.models import image_batches, small_cnn, tiny_bert, token_batches
+
+needs_compiler = pytest.mark.skipif(probe_machine().compiler is None, reason="needs a C++ compiler (g++)")
+
+
+def prepared(model: nn.Module, batches: list[Any]) -> tuple[TorchBackend, Ranges, nn.Module, Call]:
+    backend = TorchBackend(model, Settings())
+    ranges = calibrated(backend, batches)
+    return backend, ranges, backend.apply(int8_plan(backend, ranges), ranges), backend.split(batches[0])[0]
+
+
+def targets(program: torch.export.ExportedProgram) -> list[str]:
+    return [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+
+
+def test_q_k_and_v_become_one_matmul_and_one_quantize() -> None:
+    _, _, int8, call = prepared(tiny_bert(), token_batches(1))
+    program, _ = export(int8, call)
+    before = targets(program)
+    lower(program)
+    after = targets(program)
+    linear, quantize = "onednn.qlinear_pointwise.default", "quantized_decomposed.quantize_per_tensor.default"
+    assert before.count(linear) == 14
+    assert after.count(linear) == 14 - 2 * 2
+    assert after.count(quantize) == before.count(quantize) - 2 * 2
+    with torch.no_grad():
+        wanted, got = call(int8).logits, program.module()(**call.kwargs).logits
+    # The float work in between is the same, but a value on the edge may round to the other side.
+    assert (wanted - got).abs().max() < 0.1 * wanted.std()
+
+
+def test_the_skip_of_a_residual_block_is_read_as_uint8() -> None:
+    _, _, int8, call = prepared(small_cnn(), image_batches(1))
+    program, _ = export(int8, call)
+    lower(program)
+    assert targets(program).count("quantized_decomposed.dequantize_per_tensor.default") == 2
+
+
+def test_signature_knows_which_calls_it_was_made_for() -> None:
+    ids = torch.zeros(2, 7, dtype=torch.long)
+    signature = Signature.of(Call(kwargs={"input_ids": ids, "attention_mask": ids}), dynamic_dims)
+    assert Signature.from_json(signature.to_json()) == signature
+    other = torch.zeros(5, 3, dtype=torch.long)
+    assert signature.matches((), {"input_ids": other, "attention_mask": other, "token_type_ids": None})
+    assert not signature.matches((), {"input_ids": other})
+    assert not signature.matches((other,), {"attention_mask": other})
+    assert not signature.matches((), {"input_ids": other.int(), "attention_mask": other})
+    assert not signature.matches((), {"input_ids": other[0], "attention_mask": other})
+    image = Signature.of(Call((torch.zeros(2, 3, 8, 8),)), dynamic_dims)
+    assert image.matches((torch.zeros(9, 3, 8, 8),), {})
+    assert not image.matches((torch.zeros(9, 3, 4, 4),), {})
+
+
+@needs_compiler
+@pytest.mark.slow
+class TestCompiledBert:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def parts(cls) -> tuple[TorchBackend, Ranges, nn.Module, CompiledModel]:
+        backend, ranges, int8, call = prepared(tiny_bert(), token_batches())
+        return backend, ranges, int8, compile_model(int8, call)
+
+    @pytest.mark.parametrize(("rows", "length"), [(8, 12), (1, 12), (3, 33), (1, 1)])
+    def test_agrees_with_eager_int8_at_every_shape(self, parts: Any, rows: int, length: int) -> None:
+        backend, _, int8, compiled = parts
+        call = backend.split(token_batches(1, rows, length)[0])[0]
+        assert compiled.signature.matches(call.args, call.kwargs)
+        wanted, got = backend.run(int8, call)["logits"], backend.run(compiled, call)["logits"]
+        np.testing.assert_allclose(got, wanted, atol=0.1 * np.abs(wanted).max())
+
+    def test_gives_the_same_kind_of_output(self, parts: Any) -> None:
+        backend, _, int8, compiled = parts
+        call = backend.split(token_batches(1)[0])[0]
+        assert type(call(compiled)) is type(call(int8))
+        assert compiled.config is int8.config
+
+    def test_memory_layout_does_not_change_the_answer(self, parts: Any) -> None:
+        _, _, _, compiled = parts
+        inputs, _ = token_batches(1, 8, 24)[0]
+        sliced = {name: value[:, :10] for name, value in inputs.items()}
+        copied = {name: value[:, :10].clone() for name, value in inputs.items()}
+        assert not sliced["input_ids"].is_contiguous()
+        assert torch.equal(compiled(**sliced).logits, compiled(**copied).logits)
+
+    def test_other_calls_go_to_eager_int8(self, parts: Any) -> None:
+        _, _, int8, compiled = parts
+        inputs, _ = token_batches(1)[0]
+        with torch.no_grad():
+            assert torch.equal(compiled(inputs["input_ids"]).logits, int8(inputs["input_ids"]).logits)
+
+    def test_saved_it_runs_in_a_fresh_process(self, parts: Any, tmp_path: Path) -> None:
+        backend, _, _, compiled = parts
+        plan_free: Any = None
+        metadata = backend.save(compiled, plan_free, tmp_path)
+        inputs, _ = token_batches(1)[0]
+        torch.save({"inputs": inputs, "wanted": compiled(**inputs).logits, "metadata": metadata}, tmp_path / "case.pt")
+        code = (
+            "import torch, pathlib, sys\n"
+            "from octune.backends.torch import TorchBackend\n"
+            "folder = pathlib.Path(sys.argv[1]); case = torch.load(folder / 'case.pt')\n"
+            "model = TorchBackend.load(folder, case['metadata'])\n"
+            "assert type(model).__name__ == 'CompiledModel', type(model)\n"
+            "assert torch.equal(model(**case['inputs']).logits, case['wanted'])\n"
+        )
+        subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=300)
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_cnn_flows_in_int8_from_layer_to_layer() -> None:
+    from torch._dynamo.utils import counters
+
+    backend, _, int8, call = prepared(small_cnn(), image_batches())
+    counters.clear()
+    compiled = compile_model(int8, call)
+    matched = {name: count for name, count in counters["inductor"].items() if name.startswith("qconv")}
+    assert matched.get("qconv_unary_matcher_count", 0) >= 3, matched
+    assert matched.get("qconv2d_binary_matcher_count", 0) + matched.get("qconv2d_binary_lower_count", 0) >= 2, matched
+    wanted, got = backend.run(int8, call)["output"], backend.run(compiled, call)["output"]
+    assert np.abs(wanted - got).mean() < 0.1 * wanted.std()
+    channels_last = Call((call.args[0].contiguous(memory_format=torch.channels_last),))
+    np.testing.assert_array_equal(backend.run(compiled, channels_last)["output"], got)
+
+
+def test_a_model_that_cannot_be_exported_says_why() -> None:
+    class Branching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x) if float(x.sum()) > 0 else x
+
+    with pytest.raises(UnsupportedError, match="cannot be exported"):
+        export(Branching().eval(), Call((torch.ones(2, 4),)))
