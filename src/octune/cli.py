@@ -191,7 +191,7 @@ def _console(*, quiet: bool = False, as_json: bool = False, verbose: bool = Fals
     logging.getLogger("octune").propagate = False
     if not verbose:
         warnings.filterwarnings("ignore")
-        for library in ("torch", "torchao", "transformers"):
+        for library in ("torch", "torch.utils._pytree", "torchao", "transformers"):
             logging.getLogger(library).setLevel(logging.ERROR)
         # Progress bars and advice of libraries would tear the live table.
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

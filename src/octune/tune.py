@@ -28,6 +28,7 @@ from octune.search.options import legal_ops
 __all__ = ["quantize", "tune"]
 
 log = logging.getLogger("octune")
+TIMING_NOISE = 0.04
 
 
 def tune(
@@ -52,7 +53,7 @@ def tune(
     with job:
         study = job.study
         study.baseline()
-        stopped, best, space, ranges = "", None, Space({}), Ranges()
+        stopped, best, space, ranges, ops = "", None, Space({}), Ranges(), study.backend.ops()
         try:
             for samples in job.sample_options:
                 ranges = study.calibrate(job.calibration, samples, job.ranges_path)
@@ -67,7 +68,7 @@ def tune(
                 study.finalists(best, ranges)
         except KeyboardInterrupt:
             study.stop.interrupted = True
-        return _conclude(job, space, study.stop.reason if study.stop.interrupted else stopped)
+        return _conclude(job, ops, space, study.stop.reason if study.stop.interrupted else stopped)
 
 
 def _search(study: Study, strategy: Strategy, ranges: Ranges) -> str:
@@ -88,20 +89,24 @@ def _price(job: Job, ops: Sequence[Op], ranges: Ranges) -> dict[tuple[str, Schem
 
 
 def _faster(trial: Trial) -> bool:
-    """Faster than fp32; a plan that leaves everything as it was is not, whatever the noise of its timing says."""
-    return any(scheme.dtype != "fp32" for scheme in trial.plan.values()) and (trial.speedup is None or trial.speedup > 1.0)
+    return trial.speedup is None or trial.speedup > 1.0
 
 
 def _fastest_passing(study: Study, job: Job) -> Trial | None:
-    """The passing trial that serves the objective best; one that is slower than fp32 never wins a race for speed."""
-    passing = [trial for trial in study.trials if trial.passed]
+    """The passing trial that serves the objective best; one that is slower than fp32 never wins a race for speed.
+
+    A plan that leaves everything as it was never wins, whatever the noise of its timing says.
+    """
+    passing = [trial for trial in study.trials if trial.passed and any(scheme.dtype != "fp32" for scheme in trial.plan.values())]
     if job.config.tuning.objective == "performance":
         passing = [trial for trial in passing if _faster(trial)]
-        return max(passing, key=lambda t: t.speedup or 0.0, default=None)
-    return min(passing, key=lambda t: t.size or 0, default=None)
+        top = max((trial.speedup or 0.0 for trial in passing), default=0.0)
+        # Closer than the noise of timing is a tie, and the smaller model wins it.
+        passing = [trial for trial in passing if (trial.speedup or 0.0) >= (1 - TIMING_NOISE) * top]
+    return min(passing, key=lambda t: (t.size or 0, -(t.speedup or 0.0)), default=None)
 
 
-def _conclude(job: Job, space: Space, stopped: str) -> Result:
+def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Result:
     """Choose what is handed over: the fastest that passes, else the closest that failed, else fp32 itself."""
     study = job.study
     baseline = study.reference
@@ -109,7 +114,8 @@ def _conclude(job: Job, space: Space, stopped: str) -> Result:
     best, met = _fastest_passing(study, job), True
     if best is None and any(trial.passed for trial in study.trials):
         best, met = baseline, baseline.passed
-        stopped = f"{stopped}; what met the criterion was not faster than fp32 here, so fp32 is handed back"
+        gain = "faster" if job.config.tuning.objective == "performance" else "smaller"
+        stopped = f"{stopped}; what met the criterion was not {gain} than fp32 here, so fp32 is handed back"
     elif best is None:
         met = False
         scored = [trial for trial in study.trials if trial.verdict is not None]
@@ -125,11 +131,11 @@ def _conclude(job: Job, space: Space, stopped: str) -> Result:
         trials=tuple(study.trials),
         stopped_because=stopped.lstrip("; "),
         criterion=study.criterion,
-        ops=tuple(study.backend.ops()),
+        ops=ops,
         notes=(*study.backend.notes, *job.notes, *study.listener.notes, *broken),
         seconds=study.stop.seconds,
         environment=job.environment,
-        kept={} if best is baseline else _why_float(best.plan, space, study.backend.ops()),
+        kept={} if best is baseline else _why_float(best.plan, space, ops),
         workspace=study.journal.folder,
         backend=study.backend,
     )

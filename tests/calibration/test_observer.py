@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -25,6 +25,7 @@ def observe(*parts: np.ndarray, **how: object) -> TensorStats:
     return stats
 
 
+@settings(max_examples=50, deadline=None)
 @given(streams)
 def test_streaming_equals_one_shot(parts: list[np.ndarray]) -> None:
     streamed, whole = observe(*parts), observe(np.concatenate(parts))
@@ -35,6 +36,7 @@ def test_streaming_equals_one_shot(parts: list[np.ndarray]) -> None:
     assert streamed.counts.sum() == whole.counts.sum() == sum(part.size for part in parts)
 
 
+@settings(max_examples=50, deadline=None)
 @given(streams)
 def test_widening_conserves_mass_and_moves_it_by_at_most_two_bins(parts: list[np.ndarray]) -> None:
     stats = observe(*parts)

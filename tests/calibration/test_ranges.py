@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -85,6 +85,7 @@ def test_known_ranges(low: float, high: float, expected: tuple[float, int]) -> N
 
 
 @pytest.mark.parametrize("method", METHODS)
+@settings(max_examples=30, deadline=None)
 @given(array=arrays)
 def test_every_range_holds_zero_and_stays_inside_minmax(method: str, array: np.ndarray) -> None:
     stats = stats_of(array)
@@ -99,6 +100,7 @@ def test_minmax_is_exact(array: np.ndarray) -> None:
     assert choose_range(stats_of(array), "minmax") == (min(float(array.min()), 0.0), max(float(array.max()), 0.0))
 
 
+@settings(max_examples=30, deadline=None)
 @given(arrays)
 def test_mse_and_kl_are_never_worse_than_minmax_in_their_own_measure(array: np.ndarray) -> None:
     stats = stats_of(array)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octune.plan import Scheme
+from octune.plan import Plan, Scheme
 from octune.search import Auto
 from octune.search.auto import GIVE_BACK
 from tests.search.simulated import BF16, FP32, INT8, World, make_space
@@ -141,3 +141,16 @@ def test_bf16_is_where_an_op_goes_if_it_is_clearly_faster() -> None:
     world = World(harm, limit=0.1)
     world.search(Auto(make_space(harm, schemes=(INT8, BF16, FP32), cost=cost)))
     assert world.best.plan["op001"] == BF16
+
+
+@pytest.mark.parametrize("broken", ["scores badly", "does not run"])
+def test_where_bf16_is_no_way_out_fp32_is(broken: str) -> None:
+    harm = ops(12, 1e-6) | {"op004": 0.5}
+
+    class NoBf16(World):
+        def loss(self, plan: Plan) -> float:
+            return super().loss(plan) + (0.5 * len(plan.names("bf16")) if broken == "scores badly" else 0.0)
+
+    world = NoBf16(harm, limit=0.1, fails=lambda plan: broken == "does not run" and bool(plan.names("bf16")))
+    world.search(Auto(make_space(harm, schemes=(INT8, BF16, FP32), cost=lambda op, s: {"int8": 1.0, "bf16": 1.5, "fp32": 3.0}[s.dtype])))
+    assert world.best.plan.names("fp32") == ["op004"]

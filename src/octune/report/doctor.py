@@ -8,6 +8,7 @@ import platform
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from octune.cost.machine import probe_machine
@@ -68,20 +69,15 @@ def show(findings: dict[str, Any], console: Console) -> None:
     table.add_column("version")
     table.add_column("if missing")
     for package, version in findings["packages"].items():
-        table.add_row(package, version or "-", "" if version else f"pip install 'octune[{PACKAGES[package]}]'")
+        table.add_row(package, version or "-", "" if version else escape(f"pip install 'octune[{PACKAGES[package]}]'"))
     console.print(table)
     if findings["speed"]:
-        speed = Table(
-            title="PyTorch, a 768 x 3072 linear on 128 rows, against fp32",
-            title_justify="left",
-            box=None,
-            header_style="bold",
-            pad_edge=False,
-        )
+        console.print("\n[bold]PyTorch[/bold]   a 768 x 3072 linear on 128 rows, against fp32")
+        speed = Table(box=None, header_style="bold", pad_edge=False)
         speed.add_column("path")
         speed.add_column("speed", justify="right")
         for name, ratio in findings["speed"].items():
             speed.add_row(name, f"{ratio:.2f}x")
         console.print(speed)
     for line in findings["advice"]:
-        console.print(f"[yellow]note[/yellow] {line}")
+        console.print(f"[yellow]note[/yellow] {escape(line)}")

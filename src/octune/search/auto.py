@@ -4,7 +4,7 @@
 2. Ops are ranked by label-free harm per millisecond. Gallop: leave a quarter of the predicted harm, a sixteenth, ...
    until a plan passes. Where a single op does nearly all the damage, that is one trial.
 3. Bisect between the last failure and the first success, for the fewest ops in float.
-4. Give back: the ops that fell most expensively are tried in int8 again, as long as the criterion holds.
+4. Give back: the ops that fell for the least harm per millisecond are tried in int8 again, while the criterion holds.
 
 Scores are noisy and not monotonic in the number of float ops, so a plan is only ever accepted for its own score.
 Costs 1 evaluation if int8 is harmless, else about 2 + log2(number of ops).
@@ -12,7 +12,10 @@ Costs 1 evaluation if int8 is harmless, else about 2 + log2(number of ops).
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from octune.plan import Plan, Scheme
+from octune.result import Trial
 from octune.search.base import Proposal, Search, Strategy
 from octune.search.space import Switch
 
@@ -31,13 +34,11 @@ class Auto(Strategy):
         if first.passed:
             return
         chain = self.space.chain()
-        failing, passing = 0, None
-        for count in self._gallop(start, chain):
-            trial = yield Proposal(self._plan(start, chain, count), f"the {count} most harmful ops in float")
-            if trial.passed:
-                passing = count
-                break
-            failing = count
+        failing, passing = yield from self._first_success(start, chain)
+        if passing is None and any(step.scheme.dtype != "fp32" for step in chain):
+            # bf16 everywhere was not enough, or does not run here: fp32 is.
+            chain = self.space.chain(exact=True)
+            failing, passing = yield from self._first_success(start, chain)
         if passing is None:
             return
         while passing - failing > 1:
@@ -48,6 +49,16 @@ class Auto(Strategy):
             else:
                 failing = middle
         yield from self._give_back(start, chain[:passing])
+
+    def _first_success(self, start: Plan, chain: list[Switch]) -> Generator[Proposal, Trial, tuple[int, int | None]]:
+        """How many steps of the chain failed last, and how many passed first (None: not even all of them)."""
+        failing = 0
+        for count in self._gallop(start, chain):
+            trial = yield Proposal(self._plan(start, chain, count), f"the {count} most harmful ops in float")
+            if trial.passed:
+                return failing, count
+            failing = count
+        return failing, None
 
     def _plan(self, start: Plan, chain: list[Switch], count: int) -> Plan:
         return start.with_({step.op: step.scheme for step in chain[:count]})
@@ -69,9 +80,9 @@ class Auto(Strategy):
         return sorted({*spread, len(chain)}) if chain else []
 
     def _give_back(self, start: Plan, kept: list[Switch]) -> Search:
-        """Try the most expensive of the fallen ops in int8 again; the last one of the chain is known to be needed."""
+        """Try the least harmful of the fallen ops in int8 again; the last one of the chain is known to be needed."""
         plan = self._plan(start, kept, len(kept))
-        candidates = sorted(kept[:-1], key=lambda s: self._saving(start, s), reverse=True)[:GIVE_BACK]
+        candidates = sorted(kept[:-1], key=lambda s: self._saving(start, s) / max(s.relief, 1e-12), reverse=True)[:GIVE_BACK]
         for step in candidates:
             back: Scheme = start[step.op]
             trial = yield Proposal(plan.with_({step.op: back}), f"{step.op} back to int8")

@@ -83,10 +83,13 @@ class Space:
     def _fp32_total(self) -> float:
         return sum(ms for (_, scheme), ms in self.cost.items() if scheme.dtype == "fp32")
 
-    def chain(self) -> list[Switch]:
-        """The way from :meth:`fastest` to all float, one op a step, the most relief for the least time first."""
+    def chain(self, *, exact: bool = False) -> list[Switch]:
+        """The way from :meth:`fastest` to all float, one op a step, the most relief for the least time first.
+
+        With ``exact`` it leads to fp32, where ops would otherwise go to bf16 if that is faster.
+        """
         start = self.fastest()
-        steps = [step for op, scheme in start.items() if (step := self._escape(op, scheme)) is not None]
+        steps = [step for op, scheme in start.items() if (step := self._escape(op, scheme, exact)) is not None]
         return sorted(steps, key=lambda s: (-s.relief / max(self._price(start, s), 1e-6), s.op))
 
     def _price(self, start: Plan, step: Switch) -> float:
@@ -95,9 +98,9 @@ class Space:
         floor = 0.05 * max(self.cost.values(), default=1.0)
         return max(extra, floor, 1e-6)
 
-    def _escape(self, op: str, scheme: Scheme) -> Switch | None:
+    def _escape(self, op: str, scheme: Scheme, exact: bool) -> Switch | None:
         """Where an op goes that must do no harm: the fastest float scheme."""
-        floats = [s for s in self.choices[op] if s.is_float]
+        floats = [s for s in self.choices[op] if s.is_float and not (exact and s.dtype != "fp32")]
         if scheme.is_float or not floats:
             return None
         # bf16 does a hundredth of the harm of int8; it is taken where it is measured to be faster than fp32.

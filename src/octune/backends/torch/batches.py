@@ -101,7 +101,9 @@ class Splitter:
             label = next((value[name] for name in LABELS if name in value), None)
             kept = {name: _to_tensor(item, name) for name, item in value.items() if self._wanted(name)}
             if not kept:
-                raise DataError(f"A batch has the keys {list(value)}, none of which the model takes. Expected: {sorted(self._names or ())}.")
+                raise DataError(
+                    f"A batch has the keys {list(value)}, none of which the model takes. Expected: {sorted(self._names or ())}."
+                )
             return Call(kwargs=kept), label
         if isinstance(value, list | tuple):
             return Call(tuple(_to_tensor(item, f"input {i}") for i, item in enumerate(value))), None

@@ -10,9 +10,10 @@ program was not exported for (another set of inputs, another type) go to the eag
 from __future__ import annotations
 
 import contextlib
+import copy
+import inspect
 import io
 import logging
-import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -94,6 +95,7 @@ class CompiledModel(nn.Module):
         self.eager = eager
         self.package, self.signature = package, signature
         self._runner = runner
+        self.keep: object = None
         self.eval()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -117,6 +119,14 @@ class CompiledModel(nn.Module):
         if mode:
             log.debug("a compiled model has no train mode")
         return super().train(False)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModel:
+        copied = CompiledModel(self._runner, self.package, self.signature, copy.deepcopy(self.eager, memo))
+        copied.keep = self.keep
+        return copied
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("A compiled model cannot be pickled. Save it with result.save(folder), load it with octune.load(folder).")
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -173,8 +183,6 @@ def _by_parameter(model: nn.Module, shapes: tuple[tuple[Any, ...], dict[str, Any
     positional, named = shapes
     if not named:
         return positional
-    import inspect
-
     names = [n for n, p in inspect.signature(model.forward).parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return {**dict(zip(names, positional, strict=False)), **named}
 
@@ -194,10 +202,12 @@ def compile_model(model: nn.Module, call: Call) -> CompiledModel:
 
     program, signature = export(model, call)
     lower(program)
-    folder = Path(tempfile.mkdtemp(prefix="octune-"))
+    folder = tempfile.TemporaryDirectory(prefix="octune-")
     with _quiet(), torch.no_grad():  # the compiler folds constants, packed weights among them, only where nothing is differentiated
-        path = aoti_compile_and_package(program, package_path=str(folder / "compiled.pt2"), inductor_configs={"freezing": True})
-    return load_compiled(Path(path), signature.to_json(), model)
+        path = aoti_compile_and_package(program, package_path=str(Path(folder.name) / "compiled.pt2"), inductor_configs={"freezing": True})
+    compiled = load_compiled(Path(path), signature.to_json(), model)
+    compiled.keep = folder  # the package goes when the model goes
+    return compiled
 
 
 def load_compiled(path: Path, signature: Mapping[str, Any], eager: nn.Module | None) -> CompiledModel:
@@ -228,14 +238,12 @@ def load_program(path: Path) -> nn.Module:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """The compiler chats on both streams; what matters comes back as an exception."""
+    logger = logging.getLogger("torch")
+    level = logger.level
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
-        before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-        level = logging.getLogger("torch").level
-        logging.getLogger("torch").setLevel(logging.ERROR)
+        logger.setLevel(logging.ERROR)
         try:
             yield
         finally:
-            logging.getLogger("torch").setLevel(level)
-            if before is not None:
-                os.environ["TORCHINDUCTOR_CACHE_DIR"] = before
+            logger.setLevel(level)

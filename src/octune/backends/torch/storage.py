@@ -99,7 +99,11 @@ def save(model: nn.Module, origin: Origin, folder: Path, example: Any = None) ->
     metadata["identities"] = [name for name, m in eager.named_modules() if type(m) is nn.Identity]
     if compiled is not None:
         shutil.copyfile(compiled.package, folder / COMPILED)
-        metadata["compiled"] = {"signature": compiled.signature.to_json(), "machine": probe_machine().to_json(), "torch": str(torch.__version__)}
+        metadata["compiled"] = {
+            "signature": compiled.signature.to_json(),
+            "machine": probe_machine().to_json(),
+            "torch": str(torch.__version__),
+        }
     if origin.kind == "class" and example is not None:
         try:
             export_program(eager, example, folder / PROGRAM)

@@ -1,0 +1,186 @@
+"""Who is compared: fp32 as it is and compiled, torchao's PT2E int8, and Octune's two forms of the same plan.
+
+    for name, build in CONTENDERS.items():
+        built = build(Preparation(subject, threads=2))
+        built.model(**subject.inputs("b1 s128"))
+
+The order matters: importing torchao's quantizer adds passes to the compiler of the whole process, so Octune's compiled form is
+made before that, as it would be where torchao is not installed.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import zipfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from bench_models import Inputs, Subject
+
+from octune.backends.base import Settings
+from octune.backends.torch import TorchBackend
+from octune.calibration import Observer, Ranges
+from octune.config import Config
+from octune.plan import Plan
+from octune.search import Space
+from octune.search.options import legal_ops
+
+__all__ = ["BASELINE", "COLUMNS", "CONTENDERS", "INT8", "Built", "Preparation", "calibrate", "int8_plan"]
+
+BASELINE = "torch eager fp32"
+CALIBRATION_BATCHES, CALIBRATION_SEED = 4, 2
+
+
+@dataclass
+class Built:
+    """A contender that is ready to be timed. ``seconds`` includes compiling for all shapes."""
+
+    model: Callable[..., Any]
+    seconds: float = 0.0
+    remarks: list[str] = field(default_factory=list)
+
+
+def calibrate(backend: TorchBackend, batches: list[Inputs]) -> Ranges:
+    """One pass of the backend over the batches, as a tuning run does it."""
+    observers: dict[str, Observer] = {}
+
+    def visit(op: str, array: Any, *, shape: tuple[int, ...], channel_axis: int = -1) -> None:
+        observer = observers.setdefault(op, Observer())
+        if array is None:
+            observer.touch(shape)
+        else:
+            observer.update(array, channel_axis=channel_axis, shape=shape)
+
+    calls = [backend.split(batch)[0] for batch in batches]
+    backend.observe(calls, visit)
+    found = {op: stats for op, observer in observers.items() if (stats := observer.stats()) is not None}
+    return Ranges(found, sum(backend.batch_size(call) for call in calls))
+
+
+def int8_plan(backend: TorchBackend, ranges: Ranges) -> Plan:
+    """Every op in static int8: where a tuning run starts. Without timings, so that the plan is the same on every machine."""
+    return Space.of(legal_ops(backend.ops(), Config().quantization, ranges)).fastest()
+
+
+@dataclass
+class Preparation:
+    """One subject, and what several contenders share: the calibrated backend and its plan."""
+
+    subject: Subject
+    threads: int
+
+    @property
+    def calibration(self) -> list[Inputs]:
+        return self.subject.batches(CALIBRATION_BATCHES, CALIBRATION_SEED)
+
+    @cached_property
+    def octune(self) -> tuple[TorchBackend, Ranges, Plan]:
+        backend = TorchBackend(self.subject.model, Settings(threads=self.threads))
+        ranges = calibrate(backend, self.calibration)
+        return backend, ranges, int8_plan(backend, ranges)
+
+    def visit_shapes(self, model: Callable[..., Any]) -> None:
+        """Call the model on every shape that will be timed, so that all compiling is done."""
+        with torch.inference_mode():
+            for shape in self.subject.shapes:
+                model(**self.subject.inputs(shape))
+
+
+def _eager(preparation: Preparation) -> Built:
+    return Built(preparation.subject.model)
+
+
+def _octune_eager(preparation: Preparation) -> Built:
+    begun = time.perf_counter()
+    backend, ranges, plan = preparation.octune
+    model = backend.apply(plan, ranges)
+    counts = ", ".join(f"{count} {dtype}" for dtype, count in plan.counts().items())
+    return Built(model, time.perf_counter() - begun, [f"plan: {counts}", *backend.notes])
+
+
+def _octune_compiled(preparation: Preparation) -> Built:
+    backend, ranges, plan = preparation.octune
+    example, _ = backend.split(preparation.calibration[0])
+    begun = time.perf_counter()
+    finalist = next(backend.finalists(plan, ranges, example))
+    model = finalist.model
+    return Built(model, time.perf_counter() - begun, [*_matches(), *_generated(model.package)])
+
+
+def _compiled(preparation: Preparation) -> Built:
+    """torch.compile of the fp32 model. Text with free sizes; images once for each size, which suits it better."""
+    torch._dynamo.reset()
+    model = torch.compile(preparation.subject.model, dynamic=_is_text(preparation.subject))
+    begun = time.perf_counter()
+    preparation.visit_shapes(model)
+    return Built(model, time.perf_counter() - begun)
+
+
+def _pt2e(preparation: Preparation) -> Built:
+    """torchao's documented way to static int8 on x86, with its default configuration.
+
+    Images are compiled once for each size: with a free batch size its convolutions would repack their weights at every call.
+    """
+    import torch._inductor.config as inductor
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+    from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
+
+    begun = time.perf_counter()
+    subject, batches = preparation.subject, preparation.calibration
+    dims = {axis: torch.export.Dim(name, min=low, max=high) for axis, (name, low, high) in subject.free.items()}
+    with torch.no_grad():
+        shapes = dict.fromkeys(batches[0], dims)
+        exported = torch.export.export(subject.model, (), batches[0], dynamic_shapes=shapes, strict=False).module()
+        quantizer = x86.X86InductorQuantizer()
+        quantizer.set_global(x86.get_default_x86_inductor_quantization_config())
+        prepared = prepare_pt2e(exported, quantizer)
+        for batch in batches:
+            prepared(**batch)
+        converted = convert_pt2e(prepared)
+    torch._dynamo.reset()
+    with inductor.patch(freezing=True):
+        model = torch.compile(converted, dynamic=_is_text(subject))
+        preparation.visit_shapes(model)
+    return Built(model, time.perf_counter() - begun, _matches())
+
+
+def _is_text(subject: Subject) -> bool:
+    return len(subject.free) > 1
+
+
+def _matches() -> list[str]:
+    """What the compiler says that it fused since the last time it was asked."""
+    counters = torch._dynamo.utils.counters["inductor"]
+    found = {name: count for name, count in counters.items() if name.startswith("q") and name.endswith("_count")}
+    counters.clear()
+    return [f"{name.removesuffix('_count')}: {count}" for name, count in sorted(found.items())]
+
+
+def _generated(package: Any) -> list[str]:
+    """Read in the generated code what the int8 ops hand over: uint8, which the next one takes as it is, or float."""
+    with zipfile.ZipFile(package) as archive:
+        source = "\n".join(archive.read(name).decode() for name in archive.namelist() if name.endswith((".wrapper.cpp", ".kernel.cpp")))
+    dtypes = dict(re.findall(r"int32_t (var_\d+) = cached_torch_dtype_(\w+);", source))
+    calls: Counter[str] = Counter()
+    for kind, binary, arguments in re.findall(r"aoti_torch_cpu__q(conv|linear)(?:2d)?_pointwise(_binary)?_tensor\((.*)\);", source):
+        given = [dtypes[name] for name in re.findall(r"&(var_\d+)", arguments) if name in dtypes]
+        calls[f"int8 {kind}{' + add' if binary else ''} -> {given[0] if given else 'float32'}"] += 1
+    passes = len(set(re.findall(r"\bcpp_fused(?:_clone)?_quantize_per_tensor(?:_zeros_like)?_\d+", source)))
+    return [*(f"{name}: {count}" for name, count in sorted(calls.items())), f"quantizes with a pass over memory of their own: {passes}"]
+
+
+CONTENDERS: dict[str, Callable[[Preparation], Built]] = {
+    BASELINE: _eager,
+    "octune int8 eager": _octune_eager,
+    "octune int8 compiled": _octune_compiled,
+    "torch.compile fp32": _compiled,
+    "torchao PT2E int8": _pt2e,
+}
+# From the slowest to the fastest, for tables.
+COLUMNS = (BASELINE, "torch.compile fp32", "torchao PT2E int8", "octune int8 eager", "octune int8 compiled")
+INT8 = ("torchao PT2E int8", "octune int8 eager", "octune int8 compiled")

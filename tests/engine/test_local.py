@@ -1,0 +1,356 @@
+"""The stages of a run on a backend that is plain Python: what is remembered, what is refused, what is handed over."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octune.backends.base import Backend, Finalist, Settings, Visit
+from octune.calibration import Ranges
+from octune.criterion import Absolute
+from octune.data import as_batches
+from octune.engine import Journal, Stop, Study
+from octune.engine.events import Listener
+from octune.engine.local import WORST, Timing
+from octune.errors import DataError, EvaluationError
+from octune.evaluation.evaluator import FunctionEvaluator
+from octune.plan import Op, Plan, Scheme
+from octune.search import Proposal
+
+INT8, FP32 = Scheme.int8(), Scheme.fp32()
+OPS = (Op("a", "linear", (INT8, FP32), 10), Op("b", "linear", (INT8, FP32), 20))
+ALL_INT8 = Plan({"a": INT8, "b": INT8})
+
+
+class Model:
+    """Knows its plan and how long it takes."""
+
+    def __init__(self, plan: Plan, seconds: float = 0.0) -> None:
+        self.plan, self.seconds = plan, seconds
+
+
+class Fake(Backend):
+    """Counts what is asked of it."""
+
+    name = "fake"
+
+    def __init__(self, model: Any = None, settings: Settings | None = None) -> None:
+        self.observed, self.applied, self.refreshes = 0, 0, 0
+        self.harm: dict[tuple[str, Scheme], float] = {("a", INT8): 0.1, ("b", INT8): 0.2}
+        self.forms: list[Callable[[Plan], Finalist]] = []
+        self.run_error: Exception | None = None
+
+    @classmethod
+    def accepts(cls, model: object) -> bool:
+        return True
+
+    @property
+    def baseline(self) -> Model:
+        return Model(Plan())
+
+    def split(self, batch: Any) -> tuple[Any, Any]:
+        return batch, None
+
+    def batch_size(self, inputs: Any) -> int:
+        return len(inputs)
+
+    def resized(self, inputs: Any, size: int) -> Any:
+        return inputs[:size]
+
+    def ops(self) -> tuple[Op, ...]:
+        return OPS
+
+    def observe(self, batches: Iterable[Any], visit: Visit) -> None:
+        for batch in batches:
+            self.observed += 1
+            for op in OPS:
+                visit(op.name, np.asarray(batch, np.float32), shape=np.shape(batch))
+
+    def apply(self, plan: Plan, ranges: Ranges) -> Model:
+        self.applied += 1
+        return Model(plan)
+
+    def run(self, model: Model, inputs: Any) -> dict[str, Any]:
+        if self.run_error is not None:
+            raise self.run_error
+        time.sleep(model.seconds)
+        return {"output": np.asarray(inputs)}
+
+    def measure(self, op: Op, scheme: Scheme, ranges: Ranges) -> float:
+        return 1.0 if scheme == INT8 else 2.0
+
+    def damage(self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Any]) -> dict[tuple[str, Scheme], float]:
+        return self.harm
+
+    def finalists(self, plan: Plan, ranges: Ranges, inputs: Any) -> Iterator[Finalist]:
+        for form in self.forms:
+            yield form(plan)
+
+    def refreshed(self, model: Any) -> Any:
+        self.refreshes += 1
+        return model
+
+    def fingerprint(self) -> str:
+        return "fake"
+
+    def size(self, model: Model) -> int:
+        return 100
+
+    def save(self, model: Any, plan: Plan, folder: Path) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def load(cls, folder: Path, metadata: Mapping[str, Any], factory: Callable[[], Any] | None = None) -> Any:
+        raise NotImplementedError
+
+    @classmethod
+    def open(cls, source: str) -> Any:
+        raise NotImplementedError
+
+
+BATCHES = as_batches([np.ones((4, 2)), -np.ones((4, 2)), np.full((4, 2), 3.0)], role="calibration")
+
+
+def study(evaluate: Callable[[Model], Any] = lambda model: 1.0, journal: Journal | None = None, example: Any = ((1.0,),)) -> Study:
+    return Study(
+        Fake(),
+        FunctionEvaluator(evaluate),
+        Absolute(0.1),
+        journal or Journal(),
+        Stop(),
+        Listener(),
+        Timing(warmup=0, iterations=1),
+        example,
+    )
+
+
+def fake(made: Study) -> Fake:
+    assert isinstance(made.backend, Fake)
+    return made.backend
+
+
+def test_the_baseline_is_scored_once_and_remembered(tmp_path: Path) -> None:
+    calls: list[int] = []
+    for _ in range(2):
+        with Journal.open(tmp_path, {}, resume=True) as journal:
+            baseline = study(lambda model: calls.append(1) or 0.75, journal).baseline()
+            assert baseline.score is not None
+            assert baseline.score.value == 0.75
+            assert baseline.form == "fp32"
+            assert baseline.plan == Plan({"a": FP32, "b": FP32})
+            assert baseline.passed
+    assert calls == [1]
+
+
+def test_a_baseline_that_cannot_be_run_is_a_data_error() -> None:
+    made = study()
+    fake(made).run_error = RuntimeError("mat1 and mat2\nshapes")
+    with pytest.raises(DataError, match=r"cannot be run on the first batch of the data: RuntimeError: mat1 and mat2$"):
+        made.baseline()
+
+
+def test_a_journal_with_a_baseline_without_a_score_is_refused() -> None:
+    made = study()
+    made.baseline()
+    made.journal.append("baseline", {**made.journal.records("baseline")[0], "score": None})
+    with pytest.raises(EvaluationError, match="without a score"):
+        made.baseline()
+
+
+def test_calibration_stops_at_the_number_of_samples() -> None:
+    made = study()
+    ranges = made.calibrate(BATCHES, 8, None)
+    assert fake(made).observed == 2
+    assert (ranges["a"].low, ranges["a"].high, ranges.samples) == (-1.0, 1.0, 8)
+    assert made.calibrate(BATCHES, 1000, None)["a"].high == 3.0
+
+
+def test_calibration_is_kept_but_the_backend_still_sees_a_batch(tmp_path: Path) -> None:
+    path = tmp_path / "ranges.npz"
+    study().calibrate(BATCHES, 8, path)
+    again = study()
+    assert again.calibrate(BATCHES, 8, path)["a"].high == 1.0
+    assert fake(again).observed == 1
+    more = study()
+    assert more.calibrate(BATCHES, 12, path)["a"].high == 3.0  # another number of samples is another calibration
+    assert fake(more).observed == 3
+
+
+def test_without_data_the_backend_sees_the_example() -> None:
+    made = study()
+    ranges = made.calibrate(None, 0, None)
+    assert len(ranges) == 0
+    assert fake(made).observed == 1
+    empty = study(example=None)
+    assert len(empty.calibrate(None, 0, None)) == 0
+    assert fake(empty).observed == 0
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e300])
+def test_harm_without_measure_is_the_worst(value: float, tmp_path: Path) -> None:
+    with Journal.open(tmp_path, {}) as journal:
+        made = study(journal=journal)
+        fake(made).harm["b", INT8] = value
+        assert made.damage(OPS, made.calibrate(BATCHES, 8, None), BATCHES) == {("a", INT8): 0.1, ("b", INT8): WORST}
+    with Journal.open(tmp_path, {}, resume=True) as journal:
+        resumed = study(journal=journal)
+        fake(resumed).harm = {}
+        assert resumed.damage(OPS, resumed.calibrate(BATCHES, 8, None), BATCHES)["b", INT8] == WORST
+
+
+def test_cost_is_measured_once_for_equal_ops() -> None:
+    made = study()
+    ranges = made.calibrate(BATCHES, 8, None)
+    assert made.cost(OPS, ranges) == {("a", INT8): 1.0, ("a", FP32): 2.0, ("b", INT8): 1.0, ("b", FP32): 2.0}
+    assert made.cost(OPS, Ranges()) == {}
+
+
+def test_a_trial_is_answered_by_the_journal_if_it_was_run_before() -> None:
+    calls: list[Plan] = []
+    made = study(lambda model: calls.append(model.plan) or 1.0)
+    made.baseline()
+    ranges = made.calibrate(BATCHES, 8, None)
+    first = made.trial(Proposal(ALL_INT8, "first"), ranges)
+    again = made.trial(Proposal(ALL_INT8, "again"), ranges)
+    assert calls == [Plan(), ALL_INT8]
+    assert first is not None
+    assert again is not None
+    assert (again.plan, again.score, again.verdict) == (first.plan, first.score, first.verdict)
+    other = made.trial(Proposal(ALL_INT8, "other ranges"), made.calibrate(BATCHES, 12, None))
+    assert len(calls) == 3
+    assert other is not None
+    assert (first.samples, other.samples) == (8, 12)
+    assert made.stop.trials == 3
+
+
+def test_models_of_trials_are_not_hoarded_but_made_again() -> None:
+    made = study()
+    made.baseline()
+    ranges = made.calibrate(BATCHES, 8, None)
+    for plan in (ALL_INT8, Plan({"a": INT8, "b": FP32})):
+        made.trial(Proposal(plan, ""), ranges)
+    assert made.models == {}
+    applied = fake(made).applied
+    assert made.model(made.trials[0]).plan == ALL_INT8
+    assert fake(made).applied == applied + 1
+    assert made.reference is not None
+    assert made.model(made.reference).plan == Plan()
+
+
+def test_the_model_is_timed_before_evaluation_code_can_touch_it() -> None:
+    def spoil(model: Model) -> float:
+        model.seconds = math.nan  # from here on it cannot be run
+        return 1.0
+
+    made = study(spoil)
+    made.baseline()
+    trial = made.trial(Proposal(ALL_INT8, ""), made.calibrate(BATCHES, 8, None))
+    assert trial is not None
+    assert trial.error is None
+    assert trial.latency_ms is not None
+
+
+def test_a_failed_trial_keeps_its_reason_in_one_line() -> None:
+    def fail(model: Model) -> float:
+        if model.plan:
+            raise RuntimeError("first line\nsecond line")
+        return 1.0
+
+    made = study(fail)
+    made.baseline()
+    trial = made.trial(Proposal(ALL_INT8, ""), made.calibrate(BATCHES, 8, None))
+    assert trial is not None
+    assert trial.error == "EvaluationError: The evaluation raised RuntimeError: first line"
+    assert trial.verdict is None
+    assert not trial.passed
+    assert len(made.journal.records("trial")) == 1
+
+
+def test_an_interrupted_trial_is_not_recorded() -> None:
+    def interrupt(model: Model) -> float:
+        if model.plan:
+            raise KeyboardInterrupt
+        return 1.0
+
+    made = study(interrupt)
+    made.baseline()
+    assert made.trial(Proposal(ALL_INT8, ""), made.calibrate(BATCHES, 8, None)) is None
+    assert made.stop.reason == "interrupted by the user"
+    assert made.journal.records("trial") == []
+
+
+# -- finalists --------------------------------------------------------------------------------------------------------
+
+
+def with_winner(evaluate: Callable[[Model], Any] = lambda model: 1.0, example: Any = ((1.0,),)) -> tuple[Study, Ranges]:
+    made = study(evaluate, example=example)
+    made.baseline()
+    ranges = made.calibrate(BATCHES, 8, None)
+    made.trial(Proposal(ALL_INT8, ""), ranges)
+    return made, ranges
+
+
+def slow_eager(made: Study) -> None:
+    """Eager models take their time, so that a finalist is faster without any doubt."""
+    original = fake(made).apply
+    fake(made).apply = lambda plan, ranges: _slowed(original(plan, ranges))  # type: ignore[method-assign]
+
+
+def _slowed(model: Model) -> Model:
+    model.seconds = 0.05
+    return model
+
+
+def test_a_faster_form_is_scored_and_kept() -> None:
+    made, ranges = with_winner()
+    slow_eager(made)
+    compiled = Model(ALL_INT8)
+    fake(made).forms = [lambda plan: Finalist("compiled", compiled)]
+    made.finalists(made.trials[0], ranges)
+    assert [trial.form for trial in made.trials] == ["eager", "compiled"]
+    assert made.trials[1].passed
+    assert made.model(made.trials[1]) is compiled
+    assert fake(made).refreshes == 1
+
+
+def test_a_form_that_is_not_faster_is_not_used() -> None:
+    made, ranges = with_winner()
+    fake(made).forms = [lambda plan: Finalist("compiled", Model(plan, seconds=0.05))]
+    made.finalists(made.trials[0], ranges)
+    assert len(made.trials) == 1
+    assert "the compiled form is not faster" in made.listener.notes[0]
+
+
+def test_a_form_that_cannot_be_made_is_a_note() -> None:
+    def fail(plan: Plan) -> Finalist:
+        raise RuntimeError("no compiler")
+
+    made, ranges = with_winner()
+    fake(made).forms = [fail]
+    made.finalists(made.trials[0], ranges)
+    assert made.listener.notes == ["the winner stays eager int8: RuntimeError: no compiler"]
+
+
+def test_an_interrupted_compilation_leaves_the_eager_winner() -> None:
+    def interrupt(plan: Plan) -> Finalist:
+        raise KeyboardInterrupt
+
+    made, ranges = with_winner()
+    fake(made).forms = [interrupt]
+    made.finalists(made.trials[0], ranges)
+    assert made.stop.interrupted
+    assert len(made.trials) == 1
+
+
+def test_without_an_input_nothing_is_compiled() -> None:
+    made, ranges = with_winner(example=None)
+    fake(made).forms = [lambda plan: Finalist("compiled", Model(plan))]
+    made.finalists(made.trials[0], ranges)
+    assert len(made.trials) == 1
+    assert made.trials[0].speedup is None
