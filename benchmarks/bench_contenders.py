@@ -14,7 +14,7 @@ import re
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -24,13 +24,14 @@ from bench_models import Inputs, Subject
 
 from octune.backends.base import Settings
 from octune.backends.torch import TorchBackend
+from octune.backends.torch.batches import Call
 from octune.calibration import Observer, Ranges
 from octune.config import Config
 from octune.plan import Plan
 from octune.search import Space
 from octune.search.options import legal_ops
 
-__all__ = ["BASELINE", "COLUMNS", "CONTENDERS", "INT8", "Built", "Preparation", "calibrate", "int8_plan"]
+__all__ = ["BASELINE", "COLUMNS", "CONTENDERS", "INT8", "Built", "Preparation", "int8_plan", "observe"]
 
 BASELINE = "torch eager fp32"
 CALIBRATION_BATCHES, CALIBRATION_SEED = 4, 2
@@ -45,9 +46,16 @@ class Built:
     remarks: list[str] = field(default_factory=list)
 
 
-def calibrate(backend: TorchBackend, batches: list[Inputs]) -> Ranges:
-    """One pass of the backend over the batches, as a tuning run does it."""
+def observe(backend: TorchBackend, calls: Iterable[Call]) -> Ranges:
+    """One streaming pass of the backend over the calls, as a tuning run does it."""
     observers: dict[str, Observer] = {}
+    samples = 0
+
+    def counted() -> Iterator[Call]:
+        nonlocal samples
+        for call in calls:
+            samples += call.batch_size
+            yield call
 
     def visit(op: str, array: Any, *, shape: tuple[int, ...], channel_axis: int = -1) -> None:
         observer = observers.setdefault(op, Observer())
@@ -56,10 +64,9 @@ def calibrate(backend: TorchBackend, batches: list[Inputs]) -> Ranges:
         else:
             observer.update(array, channel_axis=channel_axis, shape=shape)
 
-    calls = [backend.split(batch)[0] for batch in batches]
-    backend.observe(calls, visit)
+    backend.observe(counted(), visit)
     found = {op: stats for op, observer in observers.items() if (stats := observer.stats()) is not None}
-    return Ranges(found, sum(backend.batch_size(call) for call in calls))
+    return Ranges(found, samples)
 
 
 def int8_plan(backend: TorchBackend, ranges: Ranges) -> Plan:
@@ -81,7 +88,7 @@ class Preparation:
     @cached_property
     def octune(self) -> tuple[TorchBackend, Ranges, Plan]:
         backend = TorchBackend(self.subject.model, Settings(threads=self.threads))
-        ranges = calibrate(backend, self.calibration)
+        ranges = observe(backend, (backend.split(batch)[0] for batch in self.calibration))
         return backend, ranges, int8_plan(backend, ranges)
 
     def visit_shapes(self, model: Callable[..., Any]) -> None:

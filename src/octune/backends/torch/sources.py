@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from octune.backends.torch.programs import from_program
 from octune.errors import MissingDependency, ModelError
 
 __all__ = ["open_model"]
@@ -30,7 +31,7 @@ def _exported(path: Path) -> nn.Module:
     if not path.exists():
         raise ModelError(f"There is no file {path}. Expected a program saved by torch.export.save().")
     try:
-        return torch.export.load(path).module()
+        return from_program(torch.export.load(path))
     except Exception as error:
         raise ModelError(f"{path} is not a program saved by torch.export.save(): {error}") from error
 

@@ -1,0 +1,91 @@
+"""A trial is cheaper than scoring fp32 once: plans are applied in seconds and scored on real int8 kernels.
+
+    python benchmarks/torch_trial_cost.py            # BERT-base, 64 samples of 128 tokens
+    python benchmarks/torch_trial_cost.py --quick    # two layers, 16 samples
+
+A trial is what a tuning run does for each plan: make the int8 model from the plan and the known ranges, then score it. Ends with
+1 if that takes longer than scoring the fp32 model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+
+from bench_machine import BUSY_LOAD, Neighbours, describe, quiet
+from rich.console import Console
+from rich.table import Table
+
+from octune.cost import interleaved
+
+BATCH, TOKENS = 8, 128
+ROUNDS = 5
+
+
+def main() -> int:
+    options = _options()
+    load = os.getloadavg()[0]
+    quiet()
+    import torch
+    from bench_contenders import int8_plan, observe
+    from bench_models import bert
+
+    from octune.backends.base import Settings
+    from octune.backends.torch import TorchBackend
+    from octune.data import as_batches
+    from octune.evaluation import MetricEvaluator, get_metric
+
+    samples = options.samples or (16 if options.quick else 64)
+    backend = TorchBackend(bert(num_hidden_layers=2 if options.quick else 12), Settings(threads=options.threads))
+    generator = torch.Generator().manual_seed(0)
+    batches = []
+    for _ in range(-(-samples // BATCH)):
+        ids = torch.randint(1000, 30000, (BATCH, TOKENS), generator=generator)
+        batches.append(({"input_ids": ids, "attention_mask": torch.ones_like(ids)}, torch.randint(0, 2, (BATCH,), generator=generator)))
+    begun = time.perf_counter()
+    ranges = observe(backend, (backend.split(batch)[0] for batch in batches[:4]))
+    calibration = time.perf_counter() - begun
+    plan = int8_plan(backend, ranges)
+    evaluator = MetricEvaluator(backend, as_batches(batches, role="evaluation"), get_metric("accuracy"))
+    baseline = backend.baseline
+    with Neighbours() as others:
+        times = interleaved(
+            {
+                "scoring fp32": lambda: evaluator(baseline),
+                "a trial: apply + score int8": lambda: evaluator(backend.apply(plan, ranges)),
+                "of which apply": lambda: backend.apply(plan, ranges),
+            },
+            warmup=1,
+            iterations=2 if options.quick else ROUNDS,
+        )
+    reference = times["scoring fp32"].median_ms
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    title = f"{len(plan.names('int8'))} int8 ops, {len(batches) * BATCH} samples of {TOKENS} tokens"
+    made = Table(title=title, title_justify="left", header_style="bold")
+    for heading in ("", "seconds", "of scoring fp32"):
+        made.add_column(heading, justify="right" if heading else "left")
+    for name, latency in times.items():
+        made.add_row(name, f"{latency.median_ms / 1e3:.2f}", f"{latency.median_ms / reference:.2f}")
+    made.add_row("once, before all trials: calibration on 32 samples", f"{calibration:.2f}", f"{calibration * 1e3 / reference:.2f}")
+    console.print(made)
+    where = describe(options.threads)
+    console.print(f"{where['cpu']}, {options.threads} threads, torch {where['versions']['torch']}", style="dim", highlight=False)
+    if load > BUSY_LOAD or others.cores > BUSY_LOAD:
+        console.print(
+            f"warning: busy machine: load {load:.1f} before, others kept {others.cores:.1f} cores busy", style="yellow", highlight=False
+        )
+    return 0 if times["a trial: apply + score int8"].median_ms < reference else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="What a trial costs, against scoring the fp32 model once.")
+    parser.add_argument("--quick", action="store_true", help="two layers, 16 samples")
+    parser.add_argument("--samples", type=int, help="samples to score on (64)")
+    parser.add_argument("--threads", type=int, default=2)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

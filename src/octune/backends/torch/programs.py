@@ -1,0 +1,115 @@
+"""Exported programs (``.pt2``) as models: their linear, convolution, norm and embedding calls become modules again.
+
+    model = from_program(torch.export.load("model.pt2"))
+
+A program has no modules, only calls on parameters. But the parameters keep the names that they had in the model, so every call
+can be given back its module under its old name, and from there on a program is a model like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import GraphModule, Node
+
+__all__ = ["from_program"]
+
+aten: Any = torch.ops.aten
+
+
+def from_program(program: torch.export.ExportedProgram) -> nn.Module:
+    """A module that computes what the program does, with ``nn.Linear`` and the like where the program calls them."""
+    model: GraphModule = program.module()
+    made: dict[str, nn.Module] = {}
+    for node in list(model.graph.nodes):
+        if node.op == "call_function" and node.target in _REBUILD:
+            _rebuild(model, node, made)
+    model.graph.eliminate_dead_code()
+    model.graph.lint()
+    model.recompile()
+    return model
+
+
+def _rebuild(model: GraphModule, node: Node, made: dict[str, nn.Module]) -> None:
+    which, build = _REBUILD[node.target]
+    weight = node.args[which] if len(node.args) > which else None
+    if not isinstance(weight, Node) or weight.op != "get_attr" or not str(weight.target).endswith(".weight"):
+        return
+    name = str(weight.target).removesuffix(".weight")
+    constants = [_value(model, argument) for argument in node.args]
+    if name not in made:
+        module = build(*constants)
+        if module is None:
+            return
+        made[name] = module.eval().requires_grad_(False)
+        owner, _, leaf = name.rpartition(".")
+        setattr(model.get_submodule(owner), leaf, made[name])
+    source = node.args[1] if which == 0 else node.args[0]
+    with model.graph.inserting_before(node):
+        call = model.graph.call_module(name, (source,))
+    call.meta = dict(node.meta)
+    node.replace_all_uses_with(call)
+    model.graph.erase_node(node)
+
+
+def _value(model: GraphModule, argument: Any) -> Any:
+    """Parameters and buffers by value; everything that is computed stays a node."""
+    if not isinstance(argument, Node) or argument.op != "get_attr":
+        return argument
+    found: Any = model
+    for part in str(argument.target).split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _linear(x: Any, weight: torch.Tensor, bias: Any = None) -> nn.Module | None:
+    if isinstance(bias, Node):
+        return None
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
+    return _with(layer, weight=weight, bias=bias)
+
+
+def _conv2d(
+    x: Any, weight: torch.Tensor, bias: Any = None, stride: Any = (1, 1), padding: Any = (0, 0), dilation: Any = (1, 1), groups: int = 1
+) -> nn.Module | None:
+    if isinstance(bias, Node):
+        return None
+    pair: Callable[[Any], tuple[int, int]] = lambda value: (value[0], value[-1])  # noqa: E731
+    layer = nn.Conv2d(
+        weight.shape[1] * groups, weight.shape[0], (weight.shape[2], weight.shape[3]),
+        pair(stride), pair(padding), pair(dilation), groups, bias is not None, device="meta",
+    )  # fmt: skip
+    return _with(layer, weight=weight, bias=bias)
+
+
+def _embedding(weight: torch.Tensor, ids: Any, padding_idx: int = -1, *rest: Any) -> nn.Module:
+    return _with(nn.Embedding(weight.shape[0], weight.shape[1], device="meta"), weight=weight)
+
+
+def _batch_norm(
+    x: Any, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, momentum: float, eps: float, *rest: Any
+) -> nn.Module | None:
+    if training or not all(isinstance(tensor, torch.Tensor) for tensor in (weight, bias, mean, variance)):
+        return None
+    layer = nn.BatchNorm2d(weight.shape[0], eps, momentum, device="meta")
+    layer.running_mean, layer.running_var = mean, variance
+    layer.num_batches_tracked = torch.tensor(0)
+    return _with(layer, weight=weight, bias=bias)
+
+
+def _with(layer: nn.Module, **tensors: torch.Tensor | None) -> nn.Module:
+    for name, tensor in tensors.items():
+        setattr(layer, name, None if tensor is None else nn.Parameter(tensor.detach(), requires_grad=False))
+    return layer
+
+
+# call -> (position of the weight, how to make its module)
+_REBUILD: dict[Any, tuple[int, Callable[..., nn.Module | None]]] = {
+    aten.linear.default: (1, _linear),
+    aten.conv2d.default: (1, _conv2d),
+    aten.batch_norm.default: (1, _batch_norm),
+    aten.embedding.default: (0, _embedding),
+}
