@@ -22,7 +22,7 @@ unit: $(VENV)/.all
 	$(BIN)/pytest -m "not slow"
 
 bench: $(VENV)/.all
-	$(BIN)/python benchmarks/torch_bert.py
+	$(BIN)/python benchmarks/torch_speed.py
 
 # torch comes first and by its exact version: asked for by another package, pip would take a build with gigabytes of CUDA.
 $(VENV)/.torch: pyproject.toml

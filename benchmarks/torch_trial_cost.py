@@ -35,7 +35,8 @@ def main() -> int:
     from octune.backends.base import Settings
     from octune.backends.torch import TorchBackend
     from octune.data import as_batches
-    from octune.evaluation import MetricEvaluator, get_metric
+    from octune.evaluation import get_metric
+    from octune.evaluation.evaluator import MetricEvaluator
 
     samples = options.samples or (16 if options.quick else 64)
     backend = TorchBackend(bert(num_hidden_layers=2 if options.quick else 12), Settings(threads=options.threads))
@@ -73,9 +74,8 @@ def main() -> int:
     where = describe(options.threads)
     console.print(f"{where['cpu']}, {options.threads} threads, torch {where['versions']['torch']}", style="dim", highlight=False)
     if load > BUSY_LOAD or others.cores > BUSY_LOAD:
-        console.print(
-            f"warning: busy machine: load {load:.1f} before, others kept {others.cores:.1f} cores busy", style="yellow", highlight=False
-        )
+        busy = f"load {load:.1f} before, others kept {others.cores:.1f} cores busy"
+        console.print(f"warning: busy machine: {busy}", style="yellow", highlight=False)
     return 0 if times["a trial: apply + score int8"].median_ms < reference else 1
 
 

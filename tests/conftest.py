@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+
+# Threads that wait for each other by spinning make a busy machine crawl; must be set before torch is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 

@@ -631,7 +631,6 @@ def test_hooks_are_called_on_the_quantized_model_too(data: Digits) -> None:
         assert float(result.model(data.test).std(dim=0).max()) == 0.0
 
 
-@known_bug("light copies share buffers with the reference, so BatchNorm statistics updated by a trial reach all others")
 def test_evaluate_in_train_mode_does_not_reach_other_trials(data: Digits) -> None:
     class Normed(nn.Module):
         def __init__(self) -> None:
@@ -652,13 +651,11 @@ def test_evaluate_in_train_mode_does_not_reach_other_trials(data: Digits) -> Non
         assert int(found.norm.num_batches_tracked) == 0
 
 
-@known_bug("the baseline runs as float32 and its float modules refuse the half inputs that the user's code sends")
 def test_a_half_model_is_evaluated_with_half_inputs(data: Digits) -> None:
     result = tune(data, lambda model: data.accuracy(lambda x: model(x.half())), model=data.model().half())
     assert result.met
 
 
-@known_bug("the hooks of the PyTorch backend look for an op's input in args[0] only")
 def test_a_linear_that_is_called_by_keyword(data: Digits) -> None:
     class Keyword(nn.Module):
         def __init__(self) -> None:
@@ -714,7 +711,6 @@ def test_nan_in_calibration_data_keeps_everything_float(data: Digits) -> None:
     assert all("infinite or NaN" in op.note for op in result.ops)
 
 
-@known_bug("timing an op draws its input from the global random generator")
 def test_global_random_state_is_left_alone(data: Digits) -> None:
     before = torch.random.get_rng_state()
     octune.tune(
@@ -784,7 +780,6 @@ def copy_of(saved: Path, tmp_path: Path) -> Path:
     return folder
 
 
-@known_bug("torch.export.save cannot write the empty list of post-op arguments, so no program is saved")
 def test_a_saved_model_loads_in_a_process_that_knows_nothing(data: Digits, tuned: Result, saved: Path, tmp_path: Path) -> None:
     # The digits are sixteenths, which lie exactly between two uint8 values: a little noise, so that no rounding of ties has a say.
     x = data.test + 1e-3 * torch.randn(data.test.shape, generator=torch.Generator().manual_seed(0))
@@ -846,7 +841,7 @@ def test_a_truncated_manifest_is_refused(saved: Path, tmp_path: Path, length: in
         "[]",
         "{}",
         "null",
-        pytest.param('{"format": 1, "files": []}', marks=known_bug("files is used as a mapping without a look")),
+        '{"format": 1, "files": []}',
         '{"format": 1, "files": {"../x": "0"}}',
         '{"format": 99, "files": {}}',
     ],
@@ -858,7 +853,6 @@ def test_a_manifest_that_makes_no_sense_is_refused(saved: Path, tmp_path: Path, 
         octune.load(folder)
 
 
-@known_bug("the manifest holds the scales, and nothing says that it was changed")
 def test_a_tampered_manifest_is_refused(saved: Path, tmp_path: Path) -> None:
     folder = copy_of(saved, tmp_path)
     manifest = json.loads((folder / "octune.json").read_text())
@@ -887,7 +881,6 @@ def test_saving_does_not_overwrite_without_being_told(tuned: Result, saved: Path
     assert sorted(path.name for path in folder.parent.iterdir()) == ["folder"]  # nothing is left lying around
 
 
-@known_bug("making the parent folder is outside the try that turns OSError into ArtifactError")
 def test_saving_where_nothing_can_be_written(tuned: Result, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ArtifactError):
@@ -901,7 +894,6 @@ def test_the_fp32_model_can_be_saved_when_it_is_what_was_handed_back(data: Digit
         assert torch.allclose(model(data.test), data.model()(data.test), atol=1e-6)
 
 
-@known_bug("torch.export.save cannot write the empty list of post-op arguments, so no program is saved")
 def test_a_model_tuned_without_calibration_data_can_be_loaded(data: Digits, tmp_path: Path) -> None:
     result = octune.tune(data.model(), evaluate=data.accuracy, config=config())
     model = octune.load(result.save(tmp_path / "model"))

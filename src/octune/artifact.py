@@ -36,8 +36,11 @@ def save(result: Result, folder: Path, *, overwrite: bool = False) -> Path:
             raise ArtifactError(f"{folder} is not a saved model (no {MANIFEST}), so it is not overwritten. Choose another folder.")
     if result.backend is None:
         raise ArtifactError("This result no longer has its backend; save it in the process that tuned it.")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    except OSError as error:
+        raise ArtifactError(f"The model could not be saved to {folder}: {error}") from error
     try:
         details = result.backend.save(result.model, result.plan, staging)
         (staging / MANIFEST).write_text(json.dumps(_manifest(result, details, staging), indent=1, sort_keys=True) + "\n")
@@ -64,7 +67,7 @@ def _manifest(result: Result, details: dict[str, Any], staging: Path) -> dict[st
             data["score"] = {key: value for key, value in data["score"].items() if key not in ("items", "hits")}
         return data
 
-    return {
+    data = {
         "format": FORMAT,
         "octune": __version__,
         "framework": details.pop("framework", result.backend.name if result.backend else ""),
@@ -79,6 +82,13 @@ def _manifest(result: Result, details: dict[str, Any], staging: Path) -> dict[st
         "environment": dict(result.environment),
         "files": {path.name: _sha256(path) for path in sorted(staging.iterdir())},
     }
+    return data | {"digest": _digest(data)}
+
+
+def _digest(data: dict[str, Any]) -> str:
+    """The manifest's own checksum, over everything in it but itself."""
+    rest = {key: value for key, value in data.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def manifest(folder: str | Path) -> dict[str, Any]:
@@ -87,7 +97,7 @@ def manifest(folder: str | Path) -> dict[str, Any]:
     path = folder / MANIFEST
     try:
         data: dict[str, Any] = json.loads(path.read_text())
-        files, version = data["files"], data["format"]
+        files, version = dict(data["files"]), data["format"]
     except FileNotFoundError as error:
         raise ArtifactError(f"{folder} is not a saved model: it has no {MANIFEST}.") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -95,6 +105,10 @@ def manifest(folder: str | Path) -> dict[str, Any]:
     if version != FORMAT:
         raise ArtifactError(
             f"{folder} has format {version}, this Octune reads {FORMAT}. Load it with the Octune that wrote it ({data.get('octune')})."
+        )
+    if data.get("digest") != _digest(data):
+        raise ArtifactError(
+            f"{path} is not the manifest that was saved (its digest differs): it was edited or damaged. Save the model again."
         )
     for name, digest in files.items():
         if Path(name).name != name:

@@ -55,7 +55,7 @@ def as_batches(data: Any, *, role: str, limit: int | None = None) -> Batches:
         raise DataError(f"The {role} data is one dict with the keys {list(data)[:6]}. {expected} Put a single batch in a list: [batch].")
     if hasattr(data, "shape") and hasattr(data, "dtype"):
         raise DataError(f"The {role} data is one array of shape {tuple(data.shape)}. {expected} Put a single batch in a list: [batch].")
-    if not isinstance(data, Iterable) and not hasattr(data, "__getitem__"):
+    if not isinstance(data, Iterable) and (isinstance(data, type) or not hasattr(data, "__getitem__")):
         if callable(data):
             return Batches(lambda: iter(_called(data, role)), role, limit)
         raise DataError(f"The {role} data is a {type(data).__name__}, which cannot be walked. {expected}")

@@ -107,7 +107,10 @@ def _data(
         return ArrayBatches(Path(source.arrays), size)
     if source.task is None or source.folder is None:
         raise ConfigError(f"{role}.data needs one of: task and folder, factory, arrays.")
-    key = (source.task, str(source.folder), source.max_length, source.split, source.tokenizer)
+    if role == "calibration" and source.split not in (None, "train"):
+        raise ConfigError(f"calibration.data.split is {source.split!r}; calibration reads the training rows. Remove it, or say train.")
+    split = source.split if role == "evaluation" else None
+    key = (source.task, str(source.folder), source.max_length, split, source.tokenizer)
     if key not in tasks:
         tokenizer = source.tokenizer or _tokenizer_folder(model_source, role)
         tasks[key] = load_task(
@@ -115,7 +118,8 @@ def _data(
             source.folder,
             tokenizer=tokenizer,
             max_length=source.max_length,
-            split=source.split,
+            split=split,
+            label2id=getattr(getattr(given.model, "config", None), "label2id", None),
             calibration_batch_size=config.calibration.batch_size,
             evaluation_batch_size=config.evaluation.batch_size,
         )

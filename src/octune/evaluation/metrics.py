@@ -79,6 +79,10 @@ def get_metric(name: str | MetricFunction | Metric | type[Metric], **options: An
         return get_metric(_import(name), **options)
     known = _by_name()
     key = _plain(name)
+    if key == "glue":
+        from octune.tasks import glue_metric  # tasks build on metrics
+
+        return _construct(lambda task: glue_metric(task), name, options)
     if key not in known:
         near = difflib.get_close_matches(key, known, n=3, cutoff=0.5)
         hint = f"Did you mean {' or '.join(repr(known[match][0]) for match in near)}?" if near else f"Known: {', '.join(metric_names())}."

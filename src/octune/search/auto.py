@@ -82,7 +82,8 @@ class Auto(Strategy):
     def _give_back(self, start: Plan, kept: list[Switch]) -> Search:
         """Try the least harmful of the fallen ops in int8 again; the last one of the chain is known to be needed."""
         plan = self._plan(start, kept, len(kept))
-        candidates = sorted(kept[:-1], key=lambda s: self._saving(start, s) / max(s.relief, 1e-12), reverse=True)[:GIVE_BACK]
+        candidates = sorted(kept[:-1], key=lambda s: self._saving(start, s) / max(s.relief, 1e-12), reverse=True)
+        candidates = candidates if self.keep_going else candidates[:GIVE_BACK]
         for step in candidates:
             back: Scheme = start[step.op]
             trial = yield Proposal(plan.with_({step.op: back}), f"{step.op} back to int8")

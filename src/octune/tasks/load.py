@@ -69,13 +69,15 @@ def _tokenizer(tokenizer: Any) -> Any:
         if not callable(tokenizer) or not hasattr(tokenizer, "pad_token_id"):
             raise ConfigError(f"The tokenizer must be one of Hugging Face or a folder with one. Got {type(tokenizer).__name__} instead.")
         return tokenizer
-    if not Path(tokenizer).is_dir():
+    local = Path(tokenizer).is_dir()
+    if not local and (str(tokenizer).startswith((".", "/", "~")) or str(tokenizer).count("/") > 1):
         raise ConfigError(f"The tokenizer folder {tokenizer} does not exist. Expected one that holds tokenizer.json.")
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
         raise MissingDependency("transformers", "torch", "Reading a tokenizer") from error
     try:
-        return AutoTokenizer.from_pretrained(str(tokenizer), local_files_only=True)
+        return AutoTokenizer.from_pretrained(str(tokenizer), local_files_only=local)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"The folder {tokenizer} holds no usable tokenizer: {error}") from error
+        where = f"The folder {tokenizer} holds" if local else f"{tokenizer} is no folder, and the hub gave"
+        raise ConfigError(f"{where} no usable tokenizer: {error}") from error

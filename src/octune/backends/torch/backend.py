@@ -14,7 +14,7 @@ from torch import nn
 
 from octune.backends.base import Backend, Finalist, Outputs, Settings, Visit
 from octune.backends.torch import storage
-from octune.backends.torch.batches import Call, Splitter, named_outputs
+from octune.backends.torch.batches import Call, Splitter, named_outputs, the_input
 from octune.backends.torch.batchnorm import fold_batchnorms
 from octune.backends.torch.copying import light_copy, private_copy, replace_module
 from octune.backends.torch.discover import Found, discover
@@ -22,7 +22,7 @@ from octune.backends.torch.layers import Layer, quantized_layer
 from octune.backends.torch.sensitivity import first_order_damage
 from octune.backends.torch.sources import open_model
 from octune.calibration import Ranges
-from octune.errors import DataError, ModelError
+from octune.errors import DataError, ModelError, UnsupportedError
 from octune.plan import Op, Plan, Scheme
 from octune.sensitivity import probe
 
@@ -43,6 +43,10 @@ class TorchBackend(Backend):
     def __init__(self, model: nn.Module, settings: Settings) -> None:
         if any(isinstance(module, Layer) for module in model.modules()):
             raise ModelError("The model is already quantized by Octune. Give the fp32 model.")
+        if settings.inputs or settings.outputs:
+            raise UnsupportedError(
+                "model.inputs and model.outputs name tensors of a graph; a PyTorch model takes what its forward takes. Remove them."
+            )
         if settings.threads:
             torch.set_num_threads(settings.threads)
         self._settings = settings
@@ -90,7 +94,9 @@ class TorchBackend(Backend):
                 self._prepare(call)
                 prepared = True
             mask = call.mask()
-            handles = [found.module.register_forward_pre_hook(self._watch(found.op, mask, visit)) for found in self._found]
+            handles = [
+                found.module.register_forward_pre_hook(self._watch(found.op, mask, visit), with_kwargs=True) for found in self._found
+            ]
             try:
                 with torch.inference_mode():
                     call(self._prepared)
@@ -115,8 +121,8 @@ class TorchBackend(Backend):
 
     @staticmethod
     def _watch(op: Op, mask: torch.Tensor | None, visit: Visit) -> Any:
-        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
-            x = args[0]
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            x = the_input(args, kwargs)
             shape = tuple(x.shape)
             if op.kind == "embedding" or not x.is_floating_point():
                 visit(op.name, None, shape=shape)
@@ -145,7 +151,11 @@ class TorchBackend(Backend):
         found = next(f for f in self._found if f.op.name == op.name)
         layer = found.module if scheme.dtype == "fp32" else self._layer(found, scheme, ranges)
         shape = ranges[op.name].shape
-        x = torch.zeros(shape, dtype=torch.long) if op.kind == "embedding" else torch.randn(shape)
+        x = (
+            torch.zeros(shape, dtype=torch.long)
+            if op.kind == "embedding"
+            else torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        )
         times: list[float] = []
         with torch.inference_mode():
             layer(x)

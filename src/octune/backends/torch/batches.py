@@ -18,7 +18,7 @@ from torch import nn
 
 from octune.errors import DataError
 
-__all__ = ["Call", "Splitter", "named_outputs"]
+__all__ = ["Call", "Splitter", "named_outputs", "the_input"]
 
 LABELS = ("labels", "label")
 MASKS = ("attention_mask", "input_mask", "mask")
@@ -141,6 +141,12 @@ class Splitter:
             f"The model cannot be run on a batch of ({kinds}). Expected (inputs, label), where inputs is a tensor, "
             f"a tuple for model(*inputs) or a dict for model(**inputs). Tried {'; '.join(failures)}."
         )
+
+
+def the_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor:
+    """The one input of a module, however it was passed."""
+    tensor: torch.Tensor = args[0] if args else next(iter(kwargs.values()))
+    return tensor
 
 
 def _kind(value: Any) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from octune.backends.torch.batches import Call, named_outputs
+from octune.backends.torch.batches import Call, named_outputs, the_input
 from octune.backends.torch.copying import light_copy, replace_module
 
 __all__ = ["fold_batchnorms"]
@@ -68,14 +68,14 @@ def _pairs(model: nn.Module, call: Call) -> list[Pair]:
         made_by[id(output)] = module
         alive.append(output)
 
-    def before_bn(module: nn.Module, args: Any) -> None:
-        sources.setdefault(module, set()).add(made_by.get(id(args[0])))
+    def before_bn(module: nn.Module, args: Any, kwargs: Any) -> None:
+        sources.setdefault(module, set()).add(made_by.get(id(the_input(args, kwargs))))
 
     norms = [m for m in names if type(m) is nn.BatchNorm2d and m.track_running_stats]
     if not norms:
         return []
     handles = [m.register_forward_hook(after_conv) for m in names if type(m) is nn.Conv2d]
-    handles += [m.register_forward_pre_hook(before_bn) for m in norms]
+    handles += [m.register_forward_pre_hook(before_bn, with_kwargs=True) for m in norms]
     try:
         with torch.inference_mode():
             call(model)

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from octune.backends.torch.batches import Call
-from octune.backends.torch.lowering import fold_packing, lower
+from octune.backends.torch.lowering import fill_empty_arguments, fold_packing, lower
 from octune.cost import probe_machine
 from octune.errors import ArtifactError, UnsupportedError
 
@@ -225,6 +225,7 @@ def load_compiled(path: Path, signature: Mapping[str, Any], eager: nn.Module | N
 def export_program(model: nn.Module, call: Call, path: Path) -> None:
     """Save the int8 graph itself, for models whose class cannot be built again."""
     program, _ = export(model, call)
+    fill_empty_arguments(program)
     torch.export.save(program, path)
 
 

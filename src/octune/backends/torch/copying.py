@@ -7,6 +7,7 @@ candidate = light_copy(reference)    # own modules and parameter objects, shared
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import nn
@@ -33,6 +34,8 @@ def private_copy(model: nn.Module) -> tuple[nn.Module, list[str]]:
     narrow = sorted({str(p.dtype).removeprefix("torch.") for p in copied.parameters() if p.dtype in (torch.float16, torch.bfloat16)})
     if narrow:
         copied = copied.float()
+        # Code that was written for a narrow model sends it narrow inputs.
+        copied.register_forward_pre_hook(_widen, with_kwargs=True)
         notes.append(f"the weights were {', '.join(narrow)}; the baseline runs them as float32")
     if model.training:
         notes.append("the model was in train mode; it is scored in eval mode")
@@ -41,6 +44,13 @@ def private_copy(model: nn.Module) -> tuple[nn.Module, list[str]]:
         parameter.requires_grad_(False)
     _without_fast_paths(copied)
     return copied, notes
+
+
+def _widen(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def wide(value: Any) -> Any:
+        return value.float() if isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16) else value
+
+    return tuple(wide(value) for value in args), {name: wide(value) for name, value in kwargs.items()}
 
 
 def _without_fast_paths(model: nn.Module) -> None:
@@ -55,14 +65,11 @@ def _without_fast_paths(model: nn.Module) -> None:
 
 
 def light_copy(model: nn.Module) -> nn.Module:
-    """A copy with its own modules, hooks and Parameter objects over the same storage.
+    """A copy with its own modules, hooks, buffers and Parameter objects; the parameters share their storage.
 
-    ``.half()`` or ``.to()`` on it, or a module swapped inside it, does not reach the original.
+    ``.half()`` or ``.to()`` on it, statistics that it gathers, or a module swapped inside it do not reach the original.
     """
-    memo: dict[int, object] = {}
-    for tensor in (*model.parameters(), *model.buffers()):
-        shared = tensor.detach()
-        memo[id(tensor)] = nn.Parameter(shared, requires_grad=False) if isinstance(tensor, nn.Parameter) else shared
+    memo: dict[int, object] = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in model.parameters()}
     return copy.deepcopy(model, memo)
 
 

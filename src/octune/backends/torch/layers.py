@@ -5,7 +5,8 @@ int8 dot products (oneDNN's signed-activation kernels are an order of magnitude 
 
 A layer is made of plain tensors (saved as they are) and a few numbers (``settings``); the kernel's own packed weights are
 made from them when they are first needed, so a layer can be copied, pickled and saved. Under ``torch.export`` it emits
-the packing as part of the graph, where the compiler folds it into a constant.
+the packing as part of the graph, where the compiler folds it into a constant. ``forward`` names its argument as the float
+modules do, because models call them by that name.
 """
 
 from __future__ import annotations
@@ -120,10 +121,9 @@ class Int8Linear(_Int8Weights):
             self._zeros = self._zero_points()
         return self._packed
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        dtype = x.dtype
-        if dtype is not torch.float32:
-            x = x.float()
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        dtype = input.dtype
+        x = input if dtype is torch.float32 else input.float()
         packed = self._pack()
         zeros = self._zero_points() if torch.compiler.is_compiling() else self._zeros
         q = _to_uint8(x, self.scale, self.zero_point)
@@ -142,10 +142,9 @@ class Int8DynamicLinear(Int8Linear):
         super().__init__(**{**settings, "scale": 1.0, "zero_point": 0})
         self.settings = settings
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        dtype = x.dtype
-        if dtype is not torch.float32:
-            x = x.float()
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        dtype = input.dtype
+        x = input if dtype is torch.float32 else input.float()
         packed = self._pack()
         low, high = torch.aminmax(x)
         y: torch.Tensor
@@ -189,11 +188,11 @@ class Int8Conv2d(_Int8Weights):
             self._zeros = self._zero_points()
         return self._packed
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
         packed = self._pack()
         zeros = self._zero_points() if torch.compiler.is_compiling() else self._zeros
-        squeezed = x.ndim == 3
-        x = (x.unsqueeze(0) if squeezed else x).float()
+        squeezed = input.ndim == 3
+        x = (input.unsqueeze(0) if squeezed else input).float()
         q = _to_uint8(x.contiguous(memory_format=torch.channels_last), self.scale, self.zero_point)
         y: torch.Tensor = onednn.qconv_pointwise.default(
             q, self.scale, self.zero_point, packed, self.weight_scale, zeros, self.bias,
@@ -215,8 +214,8 @@ class Int8Embedding(_Int8Weights):
     def embedding_dim(self) -> int:
         return self.weight_int8.shape[1]
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        return F.embedding(ids, self.weight_int8).float() * self.weight_scale[ids].unsqueeze(-1)
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return F.embedding(input, self.weight_int8).float() * self.weight_scale[input].unsqueeze(-1)
 
 
 class Bf16Linear(Layer):
@@ -226,8 +225,8 @@ class Bf16Linear(Layer):
     weight: torch.Tensor
     bias: torch.Tensor | None
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x.bfloat16(), self.weight, self.bias).to(x.dtype)
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return F.linear(input.bfloat16(), self.weight, self.bias).to(input.dtype)
 
 
 class Bf16Conv2d(Layer):
@@ -237,9 +236,9 @@ class Bf16Conv2d(Layer):
     weight: torch.Tensor
     bias: torch.Tensor | None
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
         where = {name: self.settings[name] for name in ("stride", "padding", "dilation", "groups")}
-        return F.conv2d(x.bfloat16(), self.weight, self.bias, **where).to(x.dtype)
+        return F.conv2d(input.bfloat16(), self.weight, self.bias, **where).to(input.dtype)
 
 
 class Bf16Embedding(Layer):
@@ -248,8 +247,8 @@ class Bf16Embedding(Layer):
     kind = "bf16_embedding"
     weight: torch.Tensor
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        return F.embedding(ids, self.weight).float()
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return F.embedding(input, self.weight).float()
 
 
 LAYERS: dict[str, type[Layer]] = {

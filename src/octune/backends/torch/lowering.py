@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
-__all__ = ["fold_packing", "lower"]
+__all__ = ["fill_empty_arguments", "fold_packing", "lower"]
 
 aten: Any = torch.ops.aten
 onednn: Any = torch.ops.onednn
@@ -143,6 +143,12 @@ def _merge(graph: Graph, group: list[Node]) -> None:
             start = end
     for node in group:
         graph.erase_node(node)
+
+
+def fill_empty_arguments(program: torch.export.ExportedProgram) -> None:
+    """torch.export.save() cannot write an empty list of numbers; an op without a post-op does not read what stands there."""
+    for node in _calls(program.graph, onednn.qlinear_pointwise.default, onednn.qlinear_pointwise.tensor, onednn.qconv_pointwise.default):
+        node.args = tuple([0.0] if argument == [] else argument for argument in node.args)
 
 
 def fold_packing(module: nn.Module) -> None:

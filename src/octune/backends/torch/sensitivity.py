@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from octune.backends.torch.batches import Call
+from octune.backends.torch.batches import Call, the_input
 from octune.backends.torch.layers import Layer
 from octune.plan import Scheme
 
@@ -94,11 +94,12 @@ def _errors(
     visits: dict[str, int] = dict.fromkeys(modules, 0)
 
     def compare(name: str) -> Any:
-        def hook(module: nn.Module, args: Any, output: torch.Tensor) -> None:
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: torch.Tensor) -> None:
+            x = the_input(args, kwargs)
             visit = visits[name]
             visits[name] += 1
             for scheme, layer in layers[name].items():
-                error = layer(args[0]) - output
+                error = layer(x) - output
                 # Per sample where the first dimension is the batch, else in one sum: v is independent over samples.
                 rows = error.shape[0] if error.shape[0] == call.batch_size else 1
                 parts = [(draw[name][visit] * error).reshape(rows, -1).sum(dim=1) for draw in gradients]
@@ -108,7 +109,7 @@ def _errors(
 
         return hook
 
-    handles = [module.register_forward_hook(compare(name)) for name, module in modules.items()]
+    handles = [module.register_forward_hook(compare(name), with_kwargs=True) for name, module in modules.items()]
     try:
         with torch.no_grad():
             call(model)
