@@ -69,7 +69,9 @@ def main() -> int:
         made.add_column(heading, justify="right" if heading else "left")
     for name, latency in times.items():
         made.add_row(name, f"{latency.median_ms / 1e3:.2f}", f"{latency.median_ms / reference:.2f}")
-    made.add_row("once, before all trials: calibration on 32 samples", f"{calibration:.2f}", f"{calibration * 1e3 / reference:.2f}")
+    made.add_row(
+        f"once, before all trials: calibration on {ranges.samples} samples", f"{calibration:.2f}", f"{calibration * 1e3 / reference:.2f}"
+    )
     console.print(made)
     where = describe(options.threads)
     console.print(f"{where['cpu']}, {options.threads} threads, torch {where['versions']['torch']}", style="dim", highlight=False)

@@ -61,7 +61,8 @@ def tune(
                 space = Space.of(ops, study.damage(ops, ranges, job.calibration), _price(job, ops, ranges))
                 strategy = job.strategy(space)
                 stopped = _search(study, strategy, ranges)
-                best = _fastest_passing(study, job)
+                # A plan that is slow eager may still be fast compiled: convolutions hand int8 on only there.
+                best = _fastest_passing(study, job, slower_too=True)
                 if best is not None or study.stop.reason:
                     break
             if best is not None and job.config.performance.compile == "auto" and not study.stop.interrupted:
@@ -92,14 +93,14 @@ def _faster(trial: Trial) -> bool:
     return trial.speedup is None or trial.speedup > 1.0
 
 
-def _fastest_passing(study: Study, job: Job) -> Trial | None:
+def _fastest_passing(study: Study, job: Job, *, slower_too: bool = False) -> Trial | None:
     """The passing trial that serves the objective best; one that is slower than fp32 never wins a race for speed.
 
     A plan that leaves everything as it was never wins, whatever the noise of its timing says.
     """
     passing = [trial for trial in study.trials if trial.passed and any(scheme.dtype != "fp32" for scheme in trial.plan.values())]
     if job.config.tuning.objective == "performance":
-        passing = [trial for trial in passing if _faster(trial)]
+        passing = [trial for trial in passing if slower_too or _faster(trial)]
         top = max((trial.speedup or 0.0 for trial in passing), default=0.0)
         # Closer than the noise of timing is a tie, and the smaller model wins it.
         passing = [trial for trial in passing if (trial.speedup or 0.0) >= (1 - TIMING_NOISE) * top]
