@@ -25,7 +25,7 @@ from bench_models import Inputs, Subject
 from octune.backends.base import Settings
 from octune.backends.torch import TorchBackend
 from octune.backends.torch.batches import Call
-from octune.calibration import Observer, Ranges
+from octune.calibration import Ranges, collect
 from octune.config import Config
 from octune.plan import Plan
 from octune.search import Space
@@ -48,7 +48,6 @@ class Built:
 
 def observe(backend: TorchBackend, calls: Iterable[Call]) -> Ranges:
     """One streaming pass of the backend over the calls, as a tuning run does it."""
-    observers: dict[str, Observer] = {}
     samples = 0
 
     def counted() -> Iterator[Call]:
@@ -57,16 +56,8 @@ def observe(backend: TorchBackend, calls: Iterable[Call]) -> Ranges:
             samples += call.batch_size
             yield call
 
-    def visit(op: str, array: Any, *, shape: tuple[int, ...], channel_axis: int = -1) -> None:
-        observer = observers.setdefault(op, Observer())
-        if array is None:
-            observer.touch(shape)
-        else:
-            observer.update(array, channel_axis=channel_axis, shape=shape)
-
-    backend.observe(counted(), visit)
-    found = {op: stats for op, observer in observers.items() if (stats := observer.stats()) is not None}
-    return Ranges(found, samples)
+    ranges = collect(backend, counted(), 0)
+    return Ranges(ranges, samples)
 
 
 def int8_plan(backend: TorchBackend, ranges: Ranges) -> Plan:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from octune.backends import Backend, Settings, backend_for
-from octune.calibration import Observer, Ranges
+from octune.calibration import Ranges, collect
 from octune.errors import PlanError
 from octune.plan import Plan, Scheme
 
@@ -32,17 +32,7 @@ class Subject:
 
 def calibrated(backend: Backend, batches: list[Any]) -> Ranges:
     """Ranges as the engine collects them."""
-    observers: dict[str, Observer] = {}
-
-    def visit(op: str, array: Any, *, shape: tuple[int, ...], channel_axis: int = -1) -> None:
-        observer = observers.setdefault(op, Observer())
-        if array is None:
-            observer.touch(shape)
-        else:
-            observer.update(array, channel_axis=channel_axis, shape=shape)
-
-    backend.observe((backend.split(batch)[0] for batch in batches), visit)
-    return Ranges({op: stats for op, observer in observers.items() if (stats := observer.stats()) is not None}, len(batches))
+    return collect(backend, (backend.split(batch)[0] for batch in batches), len(batches))
 
 
 def int8_plan(backend: Backend, ranges: Ranges) -> Plan:

@@ -1,6 +1,7 @@
 """From calibration data to the ranges of every activation, in one streaming pass."""
 
+from octune.calibration.collect import collect
 from octune.calibration.observer import Observer, TensorStats
 from octune.calibration.ranges import Ranges, affine_uint8, choose_range
 
-__all__ = ["Observer", "Ranges", "TensorStats", "affine_uint8", "choose_range"]
+__all__ = ["Observer", "Ranges", "TensorStats", "affine_uint8", "choose_range", "collect"]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from octune.backends.base import Backend
-from octune.calibration import Observer, Ranges
+from octune.calibration import Ranges, collect
 from octune.cost.latency import Latency, interleaved
 from octune.criterion import Criterion
 from octune.data import Batches
@@ -145,18 +145,7 @@ class Study:
             self._show(islice(self._samples(batches, 1), 1))
             return known
         self.listener.stage("calibration", f"observing activations on about {samples} samples")
-        observers: dict[str, Observer] = {}
-
-        def visit(op: str, array: Any, *, shape: tuple[int, ...], channel_axis: int = -1) -> None:
-            observer = observers.setdefault(op, Observer())
-            if array is None:
-                observer.touch(shape)
-            else:
-                observer.update(array, channel_axis=channel_axis, shape=shape)
-
-        self.backend.observe(self._samples(batches, samples), visit)
-        found = {op: stats for op, observer in observers.items() if (stats := observer.stats()) is not None}
-        ranges = Ranges(found, samples)
+        ranges = collect(self.backend, self._samples(batches, samples), samples)
         if path is not None:
             try:
                 ranges.save(path)
