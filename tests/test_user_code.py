@@ -49,11 +49,6 @@ def tuned(data: Digits) -> Result:
     return octune.tune(data.model(), calibration=data.batches(), evaluate=data.accuracy, config=config())
 
 
-def known_bug(reason: str) -> pytest.MarkDecorator:
-    """Fails today for this reason; strict, so that whoever mends it is told to take the mark away."""
-    return pytest.mark.xfail(strict=True, reason=reason)
-
-
 def tune(data: Digits, evaluate: Callable[[Any], Any] | None, model: Any = None, calibration: Any = None, **options: Any) -> Result:
     tuning = {key: options.pop(key) for key in ("trial_timeout", "max_trials", "timeout", "strategy", "random_seed") if key in options}
     calibration = data.batches() if calibration is None else calibration
@@ -796,7 +791,6 @@ def test_a_saved_model_loads_with_a_factory(data: Digits, tuned: Result, saved: 
     assert torch.equal(model(data.test), tuned.model(data.test))
 
 
-@known_bug("a factory that does not fit is passed over without a word where there is an exported program")
 def test_the_wrong_factory_is_refused(saved: Path) -> None:
     with pytest.raises(ArtifactError):
         octune.load(saved, factory=lambda: nn.Sequential(nn.Linear(64, 10)))

@@ -110,6 +110,7 @@ class Job:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.study.journal.close()
+        self.study.backend.close()
         self.study.listener.close()
 
 

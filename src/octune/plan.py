@@ -118,14 +118,15 @@ class Op:
     """One operation of a model that could be quantized.
 
     ``schemes`` are the ones the backend can run it in, fp32 always among them. An op that cannot be quantized has
-    fp32 alone, and ``note`` says why. ``site`` names the tensor it reads: ops with an equal site share one range.
+    fp32 alone, and ``note`` says why. ``signature`` says what it computes but for its
+    weights: ops with an equal signature cost the same on an equal input.
     """
 
     name: str
     kind: str
     schemes: tuple[Scheme, ...] = (Scheme.fp32(),)
     parameters: int = 0
-    site: str = ""
+    signature: str = ""
     note: str = ""
     aliases: tuple[str, ...] = field(default=())
 

@@ -164,6 +164,9 @@ class Backend(ABC):
     def open(cls, source: str) -> Any:
         """The model that a configuration file names: a folder, a file or a hub name of this framework."""
 
+    def close(self) -> None:  # noqa: B027  most have nothing to undo
+        """The run is over: undo what was set for it alone (threads). The backend can still save."""
+
     def environment(self) -> dict[str, Any]:
         """Versions and settings that results of this backend depend on."""
         return {"framework": self.name}

@@ -211,3 +211,28 @@ def test_candidates_do_not_reach_the_reference() -> None:
     backend.baseline.train()
     assert backend.fingerprint() == before
     assert not backend.baseline.training
+
+
+@pytest.mark.parametrize("mode", ["static", "dynamic"])
+def test_odd_inputs_of_an_int8_linear(mode: Any) -> None:
+    torch.manual_seed(0)
+    backend = open_backend(nn.Sequential(nn.Linear(16, 8)))
+    ranges = calibrated(backend, [torch.randn(8, 16)])
+    model = backend.apply(Plan({"0": Scheme.int8(mode)}), ranges)
+    assert model(torch.randn(0, 16)).shape == (0, 8)
+    assert model(torch.randn(16)).shape == (8,)
+    assert model(torch.randn(2, 3, 4, 16)).shape == (2, 3, 4, 8)
+    assert model(torch.randn(2, 16).half()).dtype is torch.float16
+    if mode == "dynamic":
+        assert model(torch.full((2, 16), float("nan"))).isnan().all()
+
+
+def test_evaluation_code_that_writes_into_weights_does_not_reach_the_reference() -> None:
+    backend = open_backend(tiny_bert())
+    ranges = calibrated(backend, token_batches(1))
+    before = backend.fingerprint()
+    for model in (backend.baseline, backend.apply(Plan({"classifier": Scheme.bf16()}), ranges)):
+        for tensor in (*model.parameters(), *model.buffers()):
+            if tensor.is_floating_point():
+                tensor.data.zero_()
+    assert backend.fingerprint() == before

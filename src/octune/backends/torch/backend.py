@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -47,6 +48,7 @@ class TorchBackend(Backend):
             raise UnsupportedError(
                 "model.inputs and model.outputs name tensors of a graph; a PyTorch model takes what its forward takes. Remove them."
             )
+        self._threads_before = torch.get_num_threads()
         if settings.threads:
             torch.set_num_threads(settings.threads)
         self._settings = settings
@@ -67,7 +69,7 @@ class TorchBackend(Backend):
 
     @property
     def baseline(self) -> nn.Module:
-        return light_copy(self._reference)
+        return copy.deepcopy(self._reference)
 
     @property
     def notes(self) -> Sequence[str]:
@@ -173,11 +175,11 @@ class TorchBackend(Backend):
 
     def apply(self, plan: Plan, ranges: Ranges) -> nn.Module:
         plan.check(self.ops())
-        model = light_copy(self._prepared)
-        for found in self._found:
-            scheme = plan.get(found.op.name, Scheme.fp32())
-            if scheme.dtype != "fp32":
-                replace_module(model, model.get_submodule(found.op.name), self._layer(found, scheme, ranges))
+        replaced = [found for found in self._found if plan.get(found.op.name, Scheme.fp32()).dtype != "fp32"]
+        tied = {id(p) for found in self._found if found not in replaced for p in found.module.parameters(recurse=False)}
+        model = light_copy(self._prepared, [f.module for f in replaced if tied.isdisjoint(map(id, f.module.parameters(recurse=False)))])
+        for found in replaced:
+            replace_module(model, model.get_submodule(found.op.name), self._layer(found, plan[found.op.name], ranges))
         return model.eval()
 
     def run(self, model: nn.Module, inputs: Call) -> Outputs:
@@ -215,6 +217,9 @@ class TorchBackend(Backend):
 
     def size(self, model: nn.Module) -> int:
         return storage.weight_bytes(model)
+
+    def close(self) -> None:
+        torch.set_num_threads(self._threads_before)
 
     # -- keep -----------------------------------------------------------------------------------------------------
 

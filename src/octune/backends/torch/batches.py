@@ -7,6 +7,7 @@ asks for them.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -185,6 +186,8 @@ def named_outputs(outputs: Any) -> dict[str, np.ndarray[Any, Any]]:
         return {str(name): _array(value) for name, value in outputs.items() if isinstance(value, torch.Tensor)}
     if isinstance(outputs, list | tuple):
         return {str(index): _array(value) for index, value in enumerate(outputs) if isinstance(value, torch.Tensor)}
+    if dataclasses.is_dataclass(outputs) and not isinstance(outputs, type):
+        return {name: _array(value) for name, value in vars(outputs).items() if isinstance(value, torch.Tensor)}
     raise DataError(f"The model returned a {type(outputs).__name__}. Expected a tensor, a tuple or a dict of tensors.")
 
 

@@ -25,7 +25,8 @@ import torch
 from torch import nn
 
 from octune.backends.torch.batches import Call
-from octune.backends.torch.lowering import fill_empty_arguments, fold_packing, lower
+from octune.backends.torch.layers import to_uint8
+from octune.backends.torch.lowering import fill_empty_arguments, fold_packing, lower, quantize_as_layers_do
 from octune.cost import probe_machine
 from octune.errors import ArtifactError, UnsupportedError
 
@@ -233,6 +234,7 @@ def load_program(path: Path) -> nn.Module:
     """The saved int8 graph as a module; weights are packed for the kernels once, here."""
     module = torch.export.load(path).module()
     fold_packing(module)
+    quantize_as_layers_do(module, to_uint8)
     return module
 
 

@@ -7,6 +7,7 @@ candidate = light_copy(reference)    # own modules and parameter objects, shared
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -64,12 +65,13 @@ def _without_fast_paths(model: nn.Module) -> None:
             module.use_nested_tensor = False
 
 
-def light_copy(model: nn.Module) -> nn.Module:
-    """A copy with its own modules, hooks, buffers and Parameter objects; the parameters share their storage.
+def light_copy(model: nn.Module, shared: Iterable[nn.Module] | None = None) -> nn.Module:
+    """A deep copy whose parameters share their storage with the original: all of them, or those of the ``shared`` modules.
 
-    ``.half()`` or ``.to()`` on it, statistics that it gathers, or a module swapped inside it do not reach the original.
+    What is handed to the user's code shares nothing; what is about to be replaced need not be copied.
     """
-    memo: dict[int, object] = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in model.parameters()}
+    parameters = model.parameters() if shared is None else (p for module in shared for p in module.parameters(recurse=False))
+    memo: dict[int, object] = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in parameters}
     return copy.deepcopy(model, memo)
 
 

@@ -83,7 +83,20 @@ def discover(model: nn.Module) -> list[Found]:
             if reason:
                 schemes, notes = (Scheme.fp32(),), [reason]
         size = 0 if weight is None else weight.numel()
-        found.append(Found(Op(name, kind, schemes, size, note="; ".join(notes), aliases=aliases), module))
+        found.append(
+            Found(
+                Op(
+                    name,
+                    kind,
+                    schemes,
+                    size,
+                    signature=f"{type(module).__name__}({module.extra_repr()})",
+                    note="; ".join(notes),
+                    aliases=aliases,
+                ),
+                module,
+            )
+        )
     return found
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import warnings
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -23,7 +24,7 @@ from octune.calibration import TensorStats, affine_uint8, choose_range
 from octune.errors import PlanError
 from octune.plan import Scheme
 
-__all__ = ["LAYERS", "Layer", "quantized_layer", "quantize_weight"]
+__all__ = ["LAYERS", "Layer", "quantize_weight", "quantized_layer", "to_uint8"]
 
 # Upstream means to remove the quantized tensor types one day; torch is pinned, and nothing else quantizes in one pass.
 warnings.filterwarnings("ignore", message="torch.quantize_per_tensor.*deprecated")
@@ -42,12 +43,12 @@ def quantize_weight(weight: torch.Tensor, granularity: str | None) -> tuple[torc
     return values.reshape(weight.shape), scale
 
 
-def _to_uint8(x: torch.Tensor, scale: float, zero_point: int) -> torch.Tensor:
+def to_uint8(x: torch.Tensor, scale: float | torch.Tensor, zero_point: int | torch.Tensor) -> torch.Tensor:
     """Quantize; in eager mode through the one kernel that does it in a single pass, viewed as plain uint8."""
     if torch.compiler.is_compiling():
         q: torch.Tensor = decomposed.quantize_per_tensor.default(x, scale, zero_point, 0, 255, torch.uint8)
         return q
-    q = torch.quantize_per_tensor(x, scale, zero_point, torch.quint8)
+    q = torch.quantize_per_tensor(x, float(scale), int(zero_point), torch.quint8)
     return torch.empty(0, dtype=torch.uint8).set_(q.untyped_storage(), 0, q.shape, q.stride())
 
 
@@ -126,7 +127,7 @@ class Int8Linear(_Int8Weights):
         x = input if dtype is torch.float32 else input.float()
         packed = self._pack()
         zeros = self._zero_points() if torch.compiler.is_compiling() else self._zeros
-        q = _to_uint8(x, self.scale, self.zero_point)
+        q = to_uint8(x, self.scale, self.zero_point)
         y: torch.Tensor = onednn.qlinear_pointwise.default(
             q, self.scale, self.zero_point, packed, self.weight_scale, zeros, self.bias, 1.0, 0, torch.float32, "none", [], ""
         )
@@ -145,6 +146,8 @@ class Int8DynamicLinear(Int8Linear):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         dtype = input.dtype
         x = input if dtype is torch.float32 else input.float()
+        if not torch.compiler.is_compiling() and x.numel() == 0:
+            return input.new_empty((*input.shape[:-1], self.out_features))
         packed = self._pack()
         low, high = torch.aminmax(x)
         y: torch.Tensor
@@ -157,8 +160,12 @@ class Int8DynamicLinear(Int8Linear):
                 q, scale, zero_point, packed, self.weight_scale, self._zero_points(), self.bias, 1.0, 0, torch.float32, "none", [], ""
             )
         else:
-            scale_, zero_point_ = affine_uint8(low.item(), high.item())
-            q = _to_uint8(x, scale_, zero_point_)
+            span, down = np.float32(max(high.item(), 0.0)) - np.float32(min(low.item(), 0.0)), np.float32(-min(low.item(), 0.0))
+            if not np.isfinite(span):
+                return F.linear(x, self.weight, self.bias).to(dtype)  # NaN in, NaN out, as in float
+            # In float32, like the exported form: an eager and a compiled model must not differ in the scale.
+            scale_ = float(max(span / np.float32(255.0), np.float32(1e-12)))
+            q = to_uint8(x, scale_, zero_point_ := int(np.round(down / np.float32(scale_))))
             y = onednn.qlinear_pointwise.default(
                 q, scale_, zero_point_, packed, self.weight_scale, self._zeros, self.bias, 1.0, 0, torch.float32, "none", [], ""
             )
@@ -193,7 +200,7 @@ class Int8Conv2d(_Int8Weights):
         zeros = self._zero_points() if torch.compiler.is_compiling() else self._zeros
         squeezed = input.ndim == 3
         x = (input.unsqueeze(0) if squeezed else input).float()
-        q = _to_uint8(x.contiguous(memory_format=torch.channels_last), self.scale, self.zero_point)
+        q = to_uint8(x.contiguous(memory_format=torch.channels_last), self.scale, self.zero_point)
         y: torch.Tensor = onednn.qconv_pointwise.default(
             q, self.scale, self.zero_point, packed, self.weight_scale, zeros, self.bias,
             self.stride, self.padding, self.dilation, self.groups, 1.0, 0, torch.float32, "none", [], "",

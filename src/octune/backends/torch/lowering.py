@@ -9,13 +9,14 @@ uint8 where the next thing is a quantize, so that int8 flows from layer to layer
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
-__all__ = ["fill_empty_arguments", "fold_packing", "lower"]
+__all__ = ["fill_empty_arguments", "fold_packing", "lower", "quantize_as_layers_do"]
 
 aten: Any = torch.ops.aten
 onednn: Any = torch.ops.onednn
@@ -166,6 +167,18 @@ def fold_packing(module: nn.Module) -> None:
             packed = graph.create_node("get_attr", name)
         _replace(graph, node, packed)
     graph.eliminate_dead_code()
+    module.recompile()
+
+
+def quantize_as_layers_do(module: nn.Module, quantize: Callable[..., torch.Tensor]) -> None:
+    """Run an exported graph on the kernel that eager layers quantize with: theirs and the reference one round ties differently."""
+    if not isinstance(module, GraphModule):
+        return
+    targets = (decomposed.quantize_per_tensor.default, decomposed.quantize_per_tensor.tensor)
+    for node in _calls(module.graph, *targets):
+        with module.graph.inserting_before(node):
+            new = module.graph.call_function(quantize, node.args[:3])
+        _replace(module.graph, node, new)
     module.recompile()
 
 

@@ -135,6 +135,8 @@ def load(folder: Path, metadata: Mapping[str, Any], factory: Callable[[], nn.Mod
     try:
         eager = _restore(factory() if factory is not None else origin.build(), folder, metadata)
     except ArtifactError as error:
+        if factory is not None:
+            raise  # it was given to be used
         reason = error
     if "compiled" in metadata and (native := _native(folder, metadata, eager)) is not None:
         return native
