@@ -19,6 +19,7 @@ from typing import Any
 from octune.backends.base import Backend
 from octune.calibration import Ranges, collect
 from octune.cost.latency import Latency, interleaved
+from octune.cost.table import measure_ops
 from octune.criterion import Criterion
 from octune.data import Batches
 from octune.engine.events import Listener
@@ -181,21 +182,12 @@ class Study:
         return values
 
     def cost(self, ops: Sequence[Op], ranges: Ranges) -> dict[tuple[str, Scheme], float]:
-        """Measured milliseconds of every op in every scheme; equal shapes are measured once, range methods cost the same."""
+        """Measured milliseconds of every op in every scheme."""
         recorded = self._known("cost", ranges)
         if recorded is not None:
             return _restore(recorded["values"])
         self.listener.stage("cost", "timing ops on this machine")
-        measured: dict[tuple[Any, ...], float] = {}
-        values: dict[tuple[str, Scheme], float] = {}
-        for op in ops:
-            if len(op.schemes) == 1 or op.name not in ranges:
-                continue
-            for scheme in op.schemes:
-                key = (op.kind, op.parameters, op.signature, ranges[op.name].shape, scheme.dtype, scheme.mode, scheme.granularity)
-                if key not in measured:
-                    measured[key] = self.backend.measure(op, scheme, ranges)
-                values[op.name, scheme] = measured[key]
+        values = measure_ops(self.backend, ops, ranges)
         self.journal.append("cost", {"samples": ranges.samples, "values": _flatten(values)})
         return values
 
