@@ -1,8 +1,8 @@
 """The default strategy: everything int8, and if that loses too much, as few ops in float as will do.
 
 1. Every op in its fastest scheme. Passes: done.
-2. Ops are ranked by label-free harm per millisecond. Gallop: leave a quarter of the predicted harm, a sixteenth, ...
-   until a plan passes. Where a single op does nearly all the damage, that is one trial.
+2. Ops are ranked by label-free harm per millisecond; one that a repair helps is repaired, others are left in float. Gallop: leave a
+   quarter of the predicted harm, a sixteenth, ... until a plan passes. Where a single op does nearly all of it, that is one trial.
 3. Bisect between the last failure and the first success, for the fewest ops in float.
 4. Give back: the ops that fell for the least harm per millisecond are tried in int8 again, while the criterion holds.
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from octune.plan import Plan, Scheme
+from octune.plan import Plan
 from octune.result import Trial
 from octune.search.base import Proposal, Search, Strategy
 from octune.search.space import Switch
@@ -43,7 +43,7 @@ class Auto(Strategy):
             return
         while passing - failing > 1:
             middle = (failing + passing) // 2
-            trial = yield Proposal(self._plan(start, chain, middle), f"fewer in float: {middle} ops")
+            trial = yield self._propose(start, chain, middle)
             if trial.passed:
                 passing = middle
             else:
@@ -54,11 +54,18 @@ class Auto(Strategy):
         """How many steps of the chain failed last, and how many passed first (None: not even all of them)."""
         failing = 0
         for count in self._gallop(start, chain):
-            trial = yield Proposal(self._plan(start, chain, count), f"the {count} most harmful ops in float")
+            trial = yield self._propose(start, chain, count)
             if trial.passed:
                 return failing, count
             failing = count
         return failing, None
+
+    def _propose(self, start: Plan, chain: list[Switch], count: int) -> Proposal:
+        plan = self._plan(start, chain, count)
+        moved = [plan[op] for op in {step.op for step in chain[:count]}]
+        repaired, floats = sum(bool(scheme.repairs) for scheme in moved), sum(scheme.is_float for scheme in moved)
+        parts = [f"{repaired} repaired"] * bool(repaired) + [f"{floats} in float"] * bool(floats)
+        return Proposal(plan, f"of the most harmful ops {' and '.join(parts)}")
 
     def _plan(self, start: Plan, chain: list[Switch], count: int) -> Plan:
         return start.with_({step.op: step.scheme for step in chain[:count]})
@@ -82,11 +89,11 @@ class Auto(Strategy):
     def _give_back(self, start: Plan, kept: list[Switch]) -> Search:
         """Try the least harmful of the fallen ops in int8 again; the last one of the chain is known to be needed."""
         plan = self._plan(start, kept, len(kept))
-        candidates = sorted(kept[:-1], key=lambda s: self._saving(start, s) / max(s.relief, 1e-12), reverse=True)
-        candidates = candidates if self.keep_going else candidates[:GIVE_BACK]
-        for step in candidates:
-            back: Scheme = start[step.op]
-            trial = yield Proposal(plan.with_({step.op: back}), f"{step.op} back to int8")
+        fallen = [step for step in kept[:-1] if plan[step.op] == step.scheme and step.scheme.is_float]
+        candidates = sorted(fallen, key=lambda s: self._saving(start, s) / max(s.relief, 1e-12), reverse=True)
+        for step in candidates if self.keep_going else candidates[:GIVE_BACK]:
+            repaired = next((other.scheme for other in kept if other.op == step.op and other.scheme.repairs), None)
+            trial = yield Proposal(plan.with_({step.op: repaired or start[step.op]}), f"{step.op} back to int8")
             if trial.passed:
                 plan = trial.plan
 

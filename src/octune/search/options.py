@@ -69,7 +69,13 @@ def _expand(schemes: Iterable[Scheme], activation: TensorOptions, ranges: Ranges
     for scheme in schemes:
         if scheme.mode != "static":
             yield scheme
-        elif ranges is not None:
+        elif ranges is None:
+            continue
+        elif scheme.repairs:
+            # A repair finds its own range, from the extremes.
+            if "minmax" in methods:
+                yield scheme
+        else:
             yield from (replace(scheme, range_method=cast(RangeMethod, method)) for method in methods)
 
 

@@ -19,6 +19,8 @@ __all__ = ["Space", "Switch"]
 # few microseconds are noisy, int8 ops next to each other save conversions that no single-op timing shows, and int8 is smaller.
 CLEARLY_SLOWER = 1.2
 MATTERS = 0.005
+# A repair must take away at least three quarters of an op's harm.
+HELPS = 0.25
 Key = tuple[str, Scheme]
 
 
@@ -61,7 +63,8 @@ class Space:
         return Plan({op: self._fastest(op, schemes) for op, schemes in self.choices.items()})
 
     def _fastest(self, op: str, schemes: tuple[Scheme, ...]) -> Scheme:
-        quantized = [scheme for scheme in schemes if not scheme.is_float]
+        # A repair is for an op that needs one: it costs a little, and where nothing is wrong it can do harm.
+        quantized = [scheme for scheme in schemes if not scheme.is_float and not scheme.repairs]
         floats = [scheme for scheme in schemes if scheme.is_float] or quantized
         best_float = min(floats, key=lambda s: (self.milliseconds(op, s), s.dtype != "fp32"))
         if not quantized:
@@ -86,11 +89,12 @@ class Space:
     def chain(self, *, exact: bool = False) -> list[Switch]:
         """The way from :meth:`fastest` to all float, one op a step, the most relief for the least time first.
 
-        With ``exact`` it leads to fp32, where ops would otherwise go to bf16 if that is faster.
+        An op that a repair helps is repaired first, and only further on left in float. With ``exact`` the way leads to fp32, where
+        ops would otherwise go to bf16 if that is faster.
         """
         start = self.fastest()
-        steps = [step for op, scheme in start.items() if (step := self._escape(op, scheme, exact)) is not None]
-        return sorted(steps, key=lambda s: (-s.relief / max(self._price(start, s), 1e-6), s.op))
+        steps = [step for op, scheme in start.items() for step in self._escapes(op, scheme, exact)]
+        return sorted(steps, key=lambda step: (-step.relief / self._price(start, step), step.op, step.scheme.is_float))
 
     def _price(self, start: Plan, step: Switch) -> float:
         # Never free: without a floor a tiny op with tiny harm would come before the big one that does the damage.
@@ -98,11 +102,24 @@ class Space:
         floor = 0.05 * max(self.cost.values(), default=1.0)
         return max(extra, floor, 1e-6)
 
-    def _escape(self, op: str, scheme: Scheme, exact: bool) -> Switch | None:
-        """Where an op goes that must do no harm: the fastest float scheme."""
+    def _escapes(self, op: str, scheme: Scheme, exact: bool) -> list[Switch]:
+        """The steps that an op takes away from harm: its best repair, if that helps enough, then the fastest float scheme."""
+        if scheme.is_float:
+            return []
+        harm, steps = self.harm(op, scheme), []
         floats = [s for s in self.choices[op] if s.is_float and not (exact and s.dtype != "fp32")]
-        if scheme.is_float or not floats:
-            return None
         # bf16 does a hundredth of the harm of int8; it is taken where it is measured to be faster than fp32.
-        target = min(floats, key=lambda s: (self.milliseconds(op, s) * (1.0 if s.dtype == "fp32" else CLEARLY_SLOWER), s.dtype != "fp32"))
-        return Switch(op, target, self.harm(op, scheme) - self.harm(op, target))
+        weighted = {s: self.milliseconds(op, s) * (1.0 if s.dtype == "fp32" else CLEARLY_SLOWER) for s in floats}
+        target = min(floats, key=lambda s: (weighted[s], s.dtype != "fp32"), default=None)
+        repaired = min((s for s in self.choices[op] if s.repairs), key=lambda s: self.harm(op, s), default=None)
+        if repaired is not None and self._helps(op, repaired, harm, target):
+            steps.append(Switch(op, repaired, harm - self.harm(op, repaired)))
+            harm = self.harm(op, repaired)
+        if target is not None:
+            steps.append(Switch(op, target, harm - self.harm(op, target)))
+        return steps
+
+    def _helps(self, op: str, repaired: Scheme, harm: float, target: Scheme | None) -> bool:
+        # Cheaper than float and with most of the relief: so its step always comes before the step to float in a chain.
+        cheap = target is None or self.milliseconds(op, repaired) <= self.milliseconds(op, target)
+        return cheap and self.harm(op, repaired) < HELPS * harm

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from torch import nn
 
 from octune.plan import Op, Scheme
+from octune.repair import SMOOTH
 
 __all__ = ["Found", "discover", "kind_of"]
 
 _DENSE = (
     Scheme.int8("static"),
+    Scheme.int8("static", repairs=(SMOOTH,)),
     Scheme.int8("static", granularity="per_tensor"),
     Scheme.int8("dynamic"),
     Scheme.int8("dynamic", granularity="per_tensor"),

@@ -23,6 +23,7 @@ from torch.ao.quantization.fx import _decomposed  # noqa: F401  registers torch.
 from octune.calibration import TensorStats, affine_uint8, choose_range
 from octune.errors import PlanError
 from octune.plan import Scheme
+from octune.repair import SMOOTH, smoothing
 
 __all__ = ["LAYERS", "Layer", "quantize_weight", "quantized_layer", "to_uint8"]
 
@@ -85,19 +86,28 @@ class _Int8Weights(Layer):
     weight_int8: torch.Tensor
     weight_scale: torch.Tensor
     bias: torch.Tensor | None
+    smooth: torch.Tensor | None
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.set_tensors(bias=None, smooth=None)
 
     @property
     def weight(self) -> torch.Tensor:
         """The float weights that the int8 ones stand for; models sometimes look at their dtype or device."""
         shape = (-1,) + (1,) * (self.weight_int8.ndim - 1)
-        return self.weight_int8.float() * self.weight_scale.reshape(shape)
+        weight = self.weight_int8.float() * self.weight_scale.reshape(shape)
+        return weight if self.smooth is None else weight * self.smooth
 
     def _zero_points(self) -> torch.Tensor:
         return torch.zeros_like(self.weight_scale, dtype=torch.int32)
 
 
 class Int8Linear(_Int8Weights):
-    """Static int8: the input's range is known. ``settings``: scale, zero_point."""
+    """Static int8: the input's range is known. ``settings``: scale, zero_point.
+
+    With ``smooth``, every channel of the input is multiplied by a number of its own first (see octune.repair.smooth).
+    """
 
     kind = "int8_linear"
 
@@ -125,6 +135,8 @@ class Int8Linear(_Int8Weights):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         dtype = input.dtype
         x = input if dtype is torch.float32 else input.float()
+        if self.smooth is not None:
+            x = x * self.smooth
         packed = self._pack()
         zeros = self._zero_points() if torch.compiler.is_compiling() else self._zeros
         q = to_uint8(x, self.scale, self.zero_point)
@@ -276,13 +288,23 @@ def quantized_layer(module: nn.Module, kind: str, scheme: Scheme, stats: TensorS
     if scheme.dtype == "bf16":
         tensors = {"weight": weight.bfloat16()} | ({} if family == "embedding" else {"bias": None if bias is None else bias.bfloat16()})
         return LAYERS[f"bf16_{family}"](**where).set_tensors(**tensors)
+    unknown = set(scheme.repairs) - ({SMOOTH} if family == "linear" and scheme.mode == "static" else set())
+    if unknown:
+        raise PlanError(f"A {kind} has no repair named {sorted(unknown)[0]!r} in {scheme}.")
+    if scheme.mode == "static" and (stats is None or scheme.range_method is None):
+        raise PlanError(f"A static scheme ({scheme}) needs calibration data, and this op has none.")
+    if SMOOTH in scheme.repairs and stats is not None:
+        found = smoothing(stats, weight.detach().float().numpy())
+        smooth = torch.from_numpy(found.multiplier)
+        values, scale = quantize_weight(weight.detach() / smooth, scheme.granularity)
+        input_scale, zero_point = affine_uint8(found.low, found.high)
+        smoothed = Int8Linear(scale=input_scale, zero_point=zero_point)
+        return smoothed.set_tensors(weight_int8=values, weight_scale=scale, bias=bias, smooth=smooth)
     values, scale = quantize_weight(weight, scheme.granularity)
     if family == "embedding":
         return Int8Embedding().set_tensors(weight_int8=values, weight_scale=scale)
-    if scheme.mode == "dynamic":
+    if scheme.mode == "dynamic" or stats is None or scheme.range_method is None:
         return Int8DynamicLinear().set_tensors(weight_int8=values, weight_scale=scale, bias=bias)
-    if stats is None or scheme.range_method is None:
-        raise PlanError(f"A static scheme ({scheme}) needs calibration data, and this op has none.")
     input_scale, zero_point = affine_uint8(*choose_range(stats, scheme.range_method))
     layer = LAYERS[f"int8_{family}"](scale=input_scale, zero_point=zero_point, **where)
     return layer.set_tensors(weight_int8=values, weight_scale=scale, bias=bias)

@@ -169,9 +169,7 @@ def _restore(model: nn.Module, folder: Path, metadata: Mapping[str, Any]) -> nn.
         for name, layer in metadata["layers"].items():
             prefix = f"{name}."
             own = {key.removeprefix(prefix): tensors[key] for key in tensors if key.startswith(prefix)}
-            new = LAYERS[layer["kind"]](**layer["settings"]).set_tensors(
-                **{"bias": None, **own} if "embedding" not in layer["kind"] else own
-            )
+            new = LAYERS[layer["kind"]](**layer["settings"]).set_tensors(**own)
             replace_module(model, model.get_submodule(name), new)
         for name in metadata["identities"]:
             if type(model.get_submodule(name)) is not nn.Identity:

@@ -1,0 +1,84 @@
+"""Smoothing keeps the product and tames outlier channels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from octune.backends.torch.layers import quantized_layer
+from octune.calibration import Observer, TensorStats
+from octune.errors import PlanError
+from octune.plan import Scheme
+from octune.repair import SMOOTH, smoothing
+
+PLAIN, SMOOTHED = Scheme.int8(), Scheme.int8(repairs=(SMOOTH,))
+
+
+def observed(x: np.ndarray) -> TensorStats:
+    observer = Observer()
+    observer.update(x)
+    stats = observer.stats()
+    assert stats is not None
+    return stats
+
+
+def case(factor: float, seed: int = 0) -> tuple[nn.Linear, torch.Tensor]:
+    """A linear whose input has three channels ``factor`` times as large as the others, and weights that make up for it."""
+    generator = torch.Generator().manual_seed(seed)
+    linear, x = nn.Linear(64, 32).requires_grad_(False), torch.randn(256, 64, generator=generator)
+    linear.weight.copy_(torch.randn(32, 64, generator=generator) / 8)
+    x[:, :3] *= factor
+    linear.weight[:, :3] /= factor
+    return linear, x
+
+
+def error(linear: nn.Linear, x: torch.Tensor, scheme: Scheme) -> float:
+    layer = quantized_layer(linear, "linear", scheme, observed(x.numpy()))
+    return float((layer(x) - linear(x)).square().mean() / linear(x).var())
+
+
+def test_it_repairs_what_outliers_break() -> None:
+    linear, x = case(300.0)
+    assert error(linear, x, PLAIN) > 0.05, "the case is meant to be hard"
+    assert error(linear, x, SMOOTHED) < 0.01 * error(linear, x, PLAIN)
+
+
+def test_it_does_next_to_nothing_where_nothing_is_wrong() -> None:
+    linear, x = case(1.0)
+    assert error(linear, x, SMOOTHED) < 3 * error(linear, x, PLAIN)
+
+
+def test_the_float_weights_that_a_smoothed_layer_stands_for_are_the_original_ones() -> None:
+    linear, x = case(50.0)
+    layer = quantized_layer(linear, "linear", SMOOTHED, observed(x.numpy()))
+    assert torch.allclose(layer.weight, linear.weight, atol=0.02)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 1000), st.floats(1e-3, 1e3))
+def test_every_value_stays_inside_the_range(seed: int, factor: float) -> None:
+    linear, x = case(factor, seed)
+    found = smoothing(observed(x.numpy()), linear.weight.numpy())
+    smoothed = x.numpy() * found.multiplier
+    assert np.isfinite(found.multiplier).all()
+    assert (found.multiplier > 0).all()
+    assert smoothed.min() >= found.low * (1 + 1e-4)
+    assert smoothed.max() <= found.high * (1 + 1e-4)
+
+
+def test_a_dead_channel_and_a_dead_weight_do_no_harm() -> None:
+    linear, x = case(1.0)
+    x[:, 5] = 0.0
+    linear.weight[:, 6] = 0.0
+    assert error(linear, x, SMOOTHED) < 0.01
+
+
+@pytest.mark.parametrize("scheme", [Scheme.int8(repairs=("magic",)), Scheme.int8("dynamic", repairs=(SMOOTH,))])
+def test_a_repair_that_an_op_does_not_have_is_refused(scheme: Scheme) -> None:
+    linear, x = case(1.0)
+    with pytest.raises(PlanError, match="has no repair"):
+        quantized_layer(linear, "linear", scheme, observed(x.numpy()))
