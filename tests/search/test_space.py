@@ -81,3 +81,24 @@ def test_of_ops() -> None:
     made = Space.of([Op("a", "linear", (INT8, FP32)), Op("b", "conv2d")])
     assert dict(made.choices) == {"a": (INT8, FP32), "b": (FP32,)}
     assert made.fastest() == Plan({"a": INT8, "b": FP32})
+
+
+SMOOTHED = Scheme.int8(repairs=("smooth",))
+
+
+def repairable(after: float, milliseconds: float = 1.2) -> Space:
+    harm = {("a", INT8): 1.0, ("a", SMOOTHED): after}
+    cost = {("a", INT8): 1.0, ("a", SMOOTHED): milliseconds, ("a", FP32): 4.0}
+    return Space({"a": (INT8, SMOOTHED, FP32)}, harm, cost)
+
+
+def test_an_op_is_repaired_before_it_goes_to_float() -> None:
+    made = repairable(0.01)
+    assert made.fastest() == Plan({"a": INT8}), "nothing is repaired that was not found guilty"
+    assert [step.scheme for step in made.chain()] == [SMOOTHED, FP32]
+    assert [step.relief for step in made.chain()] == [pytest.approx(0.99), pytest.approx(0.01)]
+
+
+@pytest.mark.parametrize("made", [repairable(0.5), repairable(0.01, milliseconds=5.0)], ids=["helps too little", "slower than float"])
+def test_a_repair_that_is_not_worth_it_is_passed_over(made: Space) -> None:
+    assert [step.scheme for step in made.chain()] == [FP32]
