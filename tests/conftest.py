@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 # Threads that wait for each other by spinning make a busy machine crawl; must be set before torch is imported.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 

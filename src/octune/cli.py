@@ -201,6 +201,9 @@ def _console(*, quiet: bool = False, as_json: bool = False, verbose: bool = Fals
 
 def main() -> None:
     """Run the command; an error of Octune's own is one message and exit code 2, never a traceback."""
+    # Threads that wait for each other by spinning make a run crawl as soon as another process wants a core. GNU OpenMP reads this
+    # when the framework is imported, so it must be set before.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         app()
     except OctuneError as error:
