@@ -16,6 +16,7 @@ from octune.backends import Settings
 from octune.backends.torch import TorchBackend
 from octune.backends.torch.batches import Call
 from octune.backends.torch.compiled import CompiledModel, Signature, compile_model, dynamic_dims, export
+from octune.backends.torch.layers import Int8Conv2d
 from octune.backends.torch.lowering import lower
 from octune.calibration import Ranges
 from octune.cost.machine import probe_machine
@@ -57,6 +58,34 @@ def test_the_skip_of_a_residual_block_is_read_as_uint8() -> None:
     program, _ = export(int8, call)
     lower(program)
     assert targets(program).count("quantized_decomposed.dequantize_per_tensor.default") == 2
+
+
+class Fork(nn.Module):
+    """Max pooling, two convolutions that are added, and one that reads the sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right, self.after = (nn.Conv2d(8, 8, 3, padding=1) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.max_pool2d(x, 2)
+        return self.after(torch.relu(self.left(x) + self.right(x)))
+
+
+def test_a_shortcut_that_is_a_convolution_gives_uint8_and_pooling_takes_it() -> None:
+    torch.manual_seed(0)
+    _, _, int8, call = prepared(Fork().eval(), [torch.randn(4, 8, 8, 8)])
+    program, _ = export(int8, call)
+    outputs = {
+        f"{name}.weight_int8": layer.output for name, layer in int8.named_modules() if isinstance(layer, Int8Conv2d) and layer.output
+    }
+    assert set(outputs) == {"left.weight_int8", "right.weight_int8", "after.weight_int8"}
+    with torch.no_grad():
+        wanted = call(int8)
+        lower(program, outputs)
+        got = program.module()(*call.args)
+    assert targets(program).count("quantized_decomposed.dequantize_per_tensor.default") == 2
+    assert (wanted - got).abs().max() < 0.1 * wanted.std()
 
 
 def test_signature_knows_which_calls_it_was_made_for() -> None:

@@ -99,6 +99,7 @@ class TorchBackend(Backend):
             handles = [
                 found.module.register_forward_pre_hook(self._watch(found.op, mask, visit), with_kwargs=True) for found in self._found
             ]
+            handles += [f.module.register_forward_hook(self._watch_output(f.op, visit)) for f in self._found if f.op.kind == "conv2d"]
             try:
                 with torch.inference_mode():
                     call(self._prepared)
@@ -133,6 +134,14 @@ class TorchBackend(Backend):
                 visit(op.name, x[mask].numpy(), shape=shape)
             else:
                 visit(op.name, x.detach().float().numpy(), shape=shape, channel_axis=1 if op.kind == "conv2d" else -1)
+
+        return hook
+
+    @staticmethod
+    def _watch_output(op: Op, visit: Visit) -> Any:
+        def hook(module: nn.Module, args: tuple[Any, ...], output: torch.Tensor) -> None:
+            # The extremes alone: the sum of two convolutions is quantized by them in the compiled form.
+            visit(_output(op.name), torch.stack(torch.aminmax(output.detach().float())).numpy(), shape=tuple(output.shape))
 
         return hook
 
@@ -171,7 +180,7 @@ class TorchBackend(Backend):
     # -- act ------------------------------------------------------------------------------------------------------
 
     def _layer(self, found: Found, scheme: Scheme, ranges: Ranges) -> Layer:
-        return quantized_layer(found.module, found.op.kind, scheme, ranges.get(found.op.name))
+        return quantized_layer(found.module, found.op.kind, scheme, ranges.get(found.op.name), ranges.get(_output(found.op.name)))
 
     def apply(self, plan: Plan, ranges: Ranges) -> nn.Module:
         plan.check(self.ops())
@@ -236,3 +245,8 @@ class TorchBackend(Backend):
 
     def environment(self) -> dict[str, Any]:
         return {"framework": self.name, "torch": str(torch.__version__), "threads": torch.get_num_threads()}
+
+
+def _output(name: str) -> str:
+    """Under which name calibration keeps what it saw of an op's output."""
+    return f"{name}:output"

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from octune.backends.torch.batches import Call
-from octune.backends.torch.layers import to_uint8
+from octune.backends.torch.layers import Int8Conv2d, to_uint8
 from octune.backends.torch.lowering import fill_empty_arguments, fold_packing, lower, quantize_as_layers_do
 from octune.cost import probe_machine
 from octune.errors import ArtifactError, UnsupportedError
@@ -202,7 +202,10 @@ def compile_model(model: nn.Module, call: Call) -> CompiledModel:
     from torch._inductor import aoti_compile_and_package
 
     program, signature = export(model, call)
-    lower(program)
+    outputs = {
+        f"{name}.weight_int8": layer.output for name, layer in model.named_modules() if isinstance(layer, Int8Conv2d) and layer.output
+    }
+    lower(program, outputs)
     folder = tempfile.TemporaryDirectory(prefix="octune-")
     with _quiet(), torch.no_grad():  # the compiler folds constants, packed weights among them, only where nothing is differentiated
         path = aoti_compile_and_package(program, package_path=str(Path(folder.name) / "compiled.pt2"), inductor_configs={"freezing": True})

@@ -25,7 +25,7 @@ from octune.errors import PlanError
 from octune.plan import Scheme
 from octune.repair import SMOOTH, smoothing
 
-__all__ = ["LAYERS", "Layer", "quantize_weight", "quantized_layer", "to_uint8"]
+__all__ = ["LAYERS", "Int8Conv2d", "Layer", "quantize_weight", "quantized_layer", "to_uint8"]
 
 # Upstream means to remove the quantized tensor types one day; torch is pinned, and nothing else quantizes in one pass.
 warnings.filterwarnings("ignore", message="torch.quantize_per_tensor.*deprecated")
@@ -185,7 +185,12 @@ class Int8DynamicLinear(Int8Linear):
 
 
 class Int8Conv2d(_Int8Weights):
-    """Static int8 convolution. ``settings``: scale, zero_point, stride, padding, dilation, groups."""
+    """Static int8 convolution. ``settings``: scale, zero_point, stride, padding, dilation, groups, input_shape, output.
+
+    ``input_shape`` is that of one calibrated sample. The kernel lays out its weights for a size of image; packed for an unknown
+    one, they are packed again at every call, which at batch 1 takes several times longer than the convolution itself.
+    ``output`` is the scale and zero point that fit what the convolution gives, for the compiled form (see ``lowering``).
+    """
 
     kind = "int8_conv2d"
 
@@ -195,15 +200,22 @@ class Int8Conv2d(_Int8Weights):
         self.stride, self.padding, self.dilation = (list(settings[name]) for name in ("stride", "padding", "dilation"))
         self.groups = int(settings["groups"])
 
+    @property
+    def output(self) -> tuple[float, int] | None:
+        """Scale and zero point of what it gives, if calibration saw it."""
+        known = self.settings.get("output")
+        return None if known is None else (float(known[0]), int(known[1]))
+
     def _pack(self) -> torch.Tensor:
         where = (self.stride, self.padding, self.dilation, self.groups)
+        shape = self.settings.get("input_shape")
         if torch.compiler.is_compiling():
             packed: torch.Tensor = onednn.qconv_prepack.default(
-                self.weight_int8, self.weight_scale, self.scale, self.zero_point, *where, None
+                self.weight_int8, self.weight_scale, self.scale, self.zero_point, *where, shape
             )
             return packed
         if self._packed is None:
-            self._packed = onednn.qconv_prepack(self.weight_int8, self.weight_scale, self.scale, self.zero_point, *where, None)
+            self._packed = onednn.qconv_prepack(self.weight_int8, self.weight_scale, self.scale, self.zero_point, *where, shape)
             self._zeros = self._zero_points()
         return self._packed
 
@@ -211,7 +223,9 @@ class Int8Conv2d(_Int8Weights):
         packed = self._pack()
         zeros = self._zero_points() if torch.compiler.is_compiling() else self._zeros
         squeezed = input.ndim == 3
-        x = (input.unsqueeze(0) if squeezed else input).float()
+        # A cast that changes nothing still is a node of an exported graph, and keeps the compiler from fusing across it.
+        x = input if input.dtype is torch.float32 else input.float()
+        x = x.unsqueeze(0) if squeezed else x
         q = to_uint8(x.contiguous(memory_format=torch.channels_last), self.scale, self.zero_point)
         y: torch.Tensor = onednn.qconv_pointwise.default(
             q, self.scale, self.zero_point, packed, self.weight_scale, zeros, self.bias,
@@ -275,8 +289,8 @@ LAYERS: dict[str, type[Layer]] = {
 }
 
 
-def quantized_layer(module: nn.Module, kind: str, scheme: Scheme, stats: TensorStats | None) -> Layer:
-    """The replacement of a float module under a scheme; ``stats`` is what calibration saw of its input."""
+def quantized_layer(module: nn.Module, kind: str, scheme: Scheme, stats: TensorStats | None, output: TensorStats | None = None) -> Layer:
+    """The replacement of a float module under a scheme; ``stats`` is what calibration saw of its input, ``output`` of its output."""
     weight: torch.Tensor = module.get_parameter("weight")
     bias: torch.Tensor | None = getattr(module, "bias", None)
     if kind == "conv1d":
@@ -306,5 +320,8 @@ def quantized_layer(module: nn.Module, kind: str, scheme: Scheme, stats: TensorS
     if scheme.mode == "dynamic" or stats is None or scheme.range_method is None:
         return Int8DynamicLinear().set_tensors(weight_int8=values, weight_scale=scale, bias=bias)
     input_scale, zero_point = affine_uint8(*choose_range(stats, scheme.range_method))
+    if family == "conv2d":
+        where["input_shape"] = [1, *stats.shape[-3:]]
+        where["output"] = None if output is None or not output.finite else list(affine_uint8(output.low, output.high))
     layer = LAYERS[f"int8_{family}"](scale=input_scale, zero_point=zero_point, **where)
     return layer.set_tensors(weight_int8=values, weight_scale=scale, bias=bias)

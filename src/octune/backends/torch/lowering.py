@@ -1,7 +1,9 @@
 """Peepholes on an exported int8 graph: what the layers do one by one, done once.
 
 - one quantize for all readers of a tensor, and one matmul for int8 linears that read it (Q, K and V);
-- in a convolutional net, the skip of a residual block reads the uint8 tensor that the next convolution reads anyway.
+- in a convolutional net, the skip of a residual block reads the uint8 tensor that the next convolution reads anyway; a skip that is a
+  convolution itself gives uint8; max pooling takes uint8;
+- checks and casts that do nothing go: with one more reader, a float tensor cannot become a uint8 one.
 
 What is left, the compiler does by itself: it moves activations and additions that follow an int8 op into it, and lets it give
 uint8 where the next thing is a quantize, so that int8 flows from layer to layer.
@@ -9,7 +11,7 @@ uint8 where the next thing is a quantize, so that int8 flows from layer to layer
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -31,12 +33,17 @@ _META.impl("qconv_prepack", lambda weight, *rest: weight)  # type: ignore[no-unt
 _PACKED, _SCALES, _BIAS = 3, 4, 6
 
 
-def lower(program: torch.export.ExportedProgram) -> None:
-    """Rewrite the program's graph in place."""
+def lower(program: torch.export.ExportedProgram, outputs: Mapping[str, tuple[float, int]] | None = None) -> None:
+    """Rewrite the program's graph in place; ``outputs`` has the scale and zero point of convolutions' outputs, by weight."""
     graph = program.graph_module.graph
+    buffers = program.graph_signature.inputs_to_buffers
+    known = {node: outputs[buffers[node]] for node in buffers if outputs and buffers[node] in outputs}
     _drop_dropout(graph)
+    _drop_idle_casts(graph)
     _share_quantizes(graph)
+    _pool_uint8(graph)
     _quantize_skips(graph)
+    _quantize_shortcuts(graph, known)
     _merge_linears(graph)
     graph.eliminate_dead_code()
     graph.lint()
@@ -57,6 +64,33 @@ def _drop_dropout(graph: Graph) -> None:
         source, _, training = node.args
         if training is False and isinstance(source, Node):
             _replace(graph, node, source)
+
+
+def _drop_idle_casts(graph: Graph) -> None:
+    for node in _calls(graph, aten._assert_tensor_metadata.default):
+        graph.erase_node(node)
+    for node in _calls(graph, aten.to.dtype):
+        source = node.args[0]
+        if isinstance(source, Node) and len(node.args) == 2 and not node.kwargs and source.meta["val"].dtype == node.args[1]:
+            _replace(graph, node, source)
+
+
+def _pool_uint8(graph: Graph) -> None:
+    """Rounding keeps order, so the largest of the rounded is the rounded largest, and pooling can read a quarter of the bytes."""
+    for quantize in _calls(graph, decomposed.quantize_per_tensor.default):
+        pool = quantize.args[0]
+        if isinstance(pool, Node) and pool.target is aten.max_pool2d.default and len(pool.users) == 1:
+            pool.replace_input_with(pool.args[0], _rounded(graph, pool.args[0], quantize.args[1:]))  # type: ignore[arg-type]
+
+
+def _rounded(graph: Graph, source: Node, parameters: tuple[Any, ...]) -> Node:
+    """Quantize and back, right behind ``source``."""
+    with graph.inserting_after(source):
+        small = graph.call_function(decomposed.quantize_per_tensor.default, (source, *parameters))
+    with graph.inserting_after(small):
+        back = graph.call_function(decomposed.dequantize_per_tensor.default, (small, *parameters))
+    small.meta, back.meta = {**source.meta, "val": source.meta["val"].to(torch.uint8)}, dict(source.meta)
+    return back
 
 
 def _share_quantizes(graph: Graph) -> None:
@@ -86,6 +120,21 @@ def _quantize_skips(graph: Graph) -> None:
             if _comes_before(graph, quantize, skip):
                 skip.replace_input_with(source, back)
     graph.eliminate_dead_code()
+
+
+def _quantize_shortcuts(graph: Graph, known: Mapping[str, tuple[float, int]]) -> None:
+    """Where two convolutions are added, let one give uint8: the other then adds it in its own kernel, and gives uint8 as well."""
+    for add in _calls(graph, aten.add.Tensor, aten.add_.Tensor):
+        if len(add.args) != 2 or add.kwargs or not all(_is_convolution(arg) and len(arg.users) == 1 for arg in add.args):  # type: ignore[union-attr]
+            continue
+        skip: Any = add.args[1]
+        weight = skip.args[_PACKED].args[0]
+        if weight.name in known:
+            add.replace_input_with(skip, _rounded(graph, skip, (*known[weight.name], 0, 255, torch.uint8)))
+
+
+def _is_convolution(value: Any) -> bool:
+    return isinstance(value, Node) and value.target is onednn.qconv_pointwise.default
 
 
 def _feeds(node: Node, target: Any) -> bool:
