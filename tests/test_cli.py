@@ -137,7 +137,7 @@ def test_factories_arrays_and_functions(project: Path, model: str, data: str, me
 
 
 def test_exit_code_1_when_the_criterion_is_not_met(project: Path) -> None:
-    write(project, "gain.yaml", criterion={"absolute": -2.0}, tuning={"max_trials": 1})
+    write(project, "gain.yaml", criterion={"absolute": -2.0}, tuning={"max_trials": 1, "objective": "modelsize"})
     done = run("tune", "gain.yaml", "--workspace", "ws-gain", cwd=project)
     assert done.returncode == 1, done.stderr
     assert "NOT met" in done.stdout

@@ -61,14 +61,14 @@ def test_the_skip_of_a_residual_block_is_read_as_uint8() -> None:
 
 
 class Fork(nn.Module):
-    """Max pooling, two convolutions that are added, and one that reads the sum."""
+    """A convolution, max pooling, two convolutions that are added, and one that reads the sum."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.left, self.right, self.after = (nn.Conv2d(8, 8, 3, padding=1) for _ in range(3))
+        self.stem, self.left, self.right, self.after = (nn.Conv2d(8, 8, 3, padding=1) for _ in range(4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = nn.functional.max_pool2d(x, 2)
+        x = nn.functional.max_pool2d(torch.relu(self.stem(x)), 2)
         return self.after(torch.relu(self.left(x) + self.right(x)))
 
 
@@ -79,7 +79,7 @@ def test_a_shortcut_that_is_a_convolution_gives_uint8_and_pooling_takes_it() -> 
     outputs = {
         f"{name}.weight_int8": layer.output for name, layer in int8.named_modules() if isinstance(layer, Int8Conv2d) and layer.output
     }
-    assert set(outputs) == {"left.weight_int8", "right.weight_int8", "after.weight_int8"}
+    assert set(outputs) == {f"{name}.weight_int8" for name in ("stem", "left", "right", "after")}
     with torch.no_grad():
         wanted = call(int8)
         lower(program, outputs)
