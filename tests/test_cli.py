@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,12 @@ def run(*arguments: str, cwd: Path, check: bool = False, **options: Any) -> subp
 
 
 @pytest.fixture
-def inside(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def inside(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., tuple[int, str, str]]]:
     """The command run in this process, for what ends before any work begins: exit code, output, errors."""
+    logger = logging.getLogger("octune")
+    before = logger.handlers, logger.level, logger.propagate
 
     def call(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.chdir(project)
@@ -40,7 +45,8 @@ def inside(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         output = capsys.readouterr()
         return int(ended.value.code or 0), output.out, output.err
 
-    return call
+    yield call
+    logger.handlers, logger.level, logger.propagate = before  # the command has the process for itself; the tests do not
 
 
 @pytest.fixture(scope="module")
