@@ -6,8 +6,6 @@ given.model, given.calibration, given.evaluation, given.metric
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ import numpy as np
 from octune.backends.select import backend_named
 from octune.errors import ConfigError, DataError, UnsupportedError
 from octune.evaluation.metrics import Metric
+from octune.references import resolve
 from octune.tasks import load_task
 
 if TYPE_CHECKING:
@@ -72,17 +71,11 @@ def open_model(source: str, framework: str | None) -> Any:
 
 
 def import_name(reference: str, key: str) -> Any:
-    """The object behind ``package.module:name``; the working directory counts as a place to import from."""
-    module_name, _, attribute = reference.partition(":")
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    """The object behind ``package.module:name``; ``key`` says where it was named."""
     try:
-        found = importlib.import_module(module_name)
-        for part in attribute.split("."):
-            found = getattr(found, part)
+        return resolve(reference)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"{key} names {reference!r}, which cannot be imported: {error}. Expected package.module:name.") from error
-    return found
 
 
 def _is_reference(source: str) -> bool:

@@ -13,7 +13,6 @@ A score that does not exist, such as the correlation with a constant, raises Eva
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +24,7 @@ import numpy.typing as npt
 
 from octune.errors import ConfigError, EvaluationError
 from octune.evaluation import formulas
+from octune.references import resolve
 from octune.score import Score
 
 __all__ = ["FunctionMetric", "Metric", "MetricFunction", "Outputs", "check_lengths", "get_metric", "metric_names"]
@@ -275,11 +275,8 @@ def _construct(build: Callable[..., Metric], name: str, options: Mapping[str, An
 
 
 def _import(path: str) -> MetricFunction:
-    module, _, attribute = path.partition(":")
     try:
-        found = importlib.import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
+        found: MetricFunction = resolve(path)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"The metric {path!r} cannot be imported: {error}. Expected 'package.module:function'.") from error
     if not callable(found):

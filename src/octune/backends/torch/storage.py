@@ -6,7 +6,6 @@ The folder holds ``model.safetensors`` (all tensors), what the layers are (plain
 
 from __future__ import annotations
 
-import importlib
 import logging
 import shutil
 from collections.abc import Callable, Mapping
@@ -24,6 +23,7 @@ from octune.backends.torch.copying import replace_module
 from octune.backends.torch.layers import LAYERS, Layer
 from octune.cost import probe_machine
 from octune.errors import ArtifactError
+from octune.references import resolve
 
 __all__ = ["Origin", "load", "save", "weight_bytes"]
 
@@ -52,11 +52,8 @@ class Origin:
 
     def build(self) -> nn.Module:
         """The architecture with whatever weights; raises ArtifactError when the code for it is not here."""
-        module_name, _, attribute = self.reference.partition(":")
         try:
-            made: Any = importlib.import_module(module_name)
-            for part in attribute.split("."):
-                made = getattr(made, part)
+            made = resolve(self.reference)
         except (ImportError, AttributeError) as error:
             raise ArtifactError(f"The saved model was built by {self.reference}, which cannot be imported here: {error}.") from error
         if self.kind == "huggingface":
@@ -72,7 +69,7 @@ class Origin:
             return built
         raise ArtifactError(
             f"The saved model is of the class {self.reference}, and only your code knows how to build one. "
-            f"Give it to load: octune.load(folder, factory=lambda: {attribute}(...))."
+            f"Give it to load: octune.load(folder, factory=lambda: {self.reference.partition(':')[2]}(...))."
         )
 
 
