@@ -60,13 +60,6 @@ def save(result: Result, folder: Path, *, overwrite: bool = False) -> Path:
 def _manifest(result: Result, details: dict[str, Any], staging: Path) -> dict[str, Any]:
     from octune import __version__
 
-    def summary(trial: Any) -> dict[str, Any]:
-        data: dict[str, Any] = trial.to_json()
-        data.pop("plan")
-        if data["score"] is not None:
-            data["score"] = {key: value for key, value in data["score"].items() if key not in ("items", "hits")}
-        return data
-
     data = {
         "format": FORMAT,
         "octune": __version__,
@@ -76,8 +69,8 @@ def _manifest(result: Result, details: dict[str, Any], staging: Path) -> dict[st
         "plan_digest": result.plan.digest,
         "met": result.met,
         "criterion": result.criterion.to_json(),
-        "baseline": summary(result.baseline),
-        "best": summary(result.best),
+        "baseline": result.baseline.summary(),
+        "best": result.best.summary(),
         "stopped_because": result.stopped_because,
         "environment": dict(result.environment),
         "files": {path.name: _sha256(path) for path in sorted(staging.iterdir())},

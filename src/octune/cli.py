@@ -21,7 +21,7 @@ from rich.text import Text
 
 from octune.config import Config, load_config
 from octune.errors import OctuneError, WorkspaceError
-from octune.result import Result
+from octune.result import Result, Trial
 
 __all__ = ["app", "main"]
 
@@ -88,7 +88,7 @@ def _run(config: Config, folder: Path, *, resume: bool, output: Path | None, qui
     config = config.model_copy(update={"workspace": config.workspace.model_copy(update={"path": folder, "resume": resume})})
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG_COPY).write_text(config.to_yaml())
-    listener = LiveProgress(console, config.tuning.timeout, config.tuning.max_trials)
+    listener = LiveProgress(console, config.tuning.timeout)
     try:
         result = run(config=config, listener=listener)
     except KeyboardInterrupt:
@@ -110,14 +110,9 @@ def _run(config: Config, folder: Path, *, resume: bool, output: Path | None, qui
 def summary(result: Result, saved: Path | None = None) -> dict[str, Any]:
     """A result as plain data, without the per-item scores."""
 
-    def short(trial: Any) -> dict[str, Any]:
-        data = trial.to_json()
-        data.pop("plan")
-        data["plan_digest"] = trial.plan.digest
-        if data["score"]:
-            data["score"] = {key: value for key, value in data["score"].items() if key not in ("items", "hits")}
-        data["verdict"] = str(trial.verdict) if trial.verdict else None
-        return data  # type: ignore[no-any-return]
+    def short(trial: Trial) -> dict[str, Any]:
+        data = trial.summary()
+        return data | {"plan_digest": data.pop("plan"), "verdict": str(trial.verdict) if trial.verdict else None}
 
     return {
         "met": result.met,

@@ -68,6 +68,13 @@ class Trial:
             "samples": self.samples,
         }
 
+    def summary(self) -> dict[str, Any]:
+        """Plain data without the plan's ops and the per-item scores: what a report or a manifest shows of a trial."""
+        data = self.to_json() | {"plan": self.plan.digest}
+        if data["score"] is not None:
+            data["score"] = {key: value for key, value in data["score"].items() if key not in ("items", "hits")}
+        return data
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Trial:
         """The inverse of :meth:`to_json`, but for the verdict (see :meth:`judged`)."""

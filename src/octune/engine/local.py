@@ -262,8 +262,9 @@ class Study:
         return trial
 
     def _recorded(self, form: str, plan: Plan, ranges: Ranges) -> Trial | None:
+        wanted = plan.to_json()
         for record in self.journal.records("trial"):
-            if record["samples"] == ranges.samples and record["form"] == form and Plan.from_json(record["plan"]) == plan:
+            if record["samples"] == ranges.samples and record["form"] == form and record["plan"] == wanted:
                 return Trial.from_json(record)
         return None
 

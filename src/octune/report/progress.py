@@ -54,13 +54,13 @@ def _row(index: int, trial: Trial) -> list[RenderableType]:
 class LiveProgress(Listener):
     """A live table on a terminal; plain lines where there is none."""
 
-    def __init__(self, console: Console, timeout: float = 0, max_trials: int = 0) -> None:
+    def __init__(self, console: Console, timeout: float = 0) -> None:
         super().__init__()
         self._console = console
         self._trials: list[Trial] = []
         self._spinner = Spinner("dots", text="starting")
         self._begun = time.monotonic()
-        self._timeout, self._max_trials = timeout, max_trials
+        self._timeout = timeout
         self._live: Live | None = None
         if console.is_terminal:
             self._live = Live(self, console=console, refresh_per_second=8, transient=True)

@@ -51,7 +51,6 @@ class TorchBackend(Backend):
         self._threads_before = torch.get_num_threads()
         if settings.threads:
             torch.set_num_threads(settings.threads)
-        self._settings = settings
         self._origin = storage.Origin.of(model, settings.source)
         self._reference, self._notes = private_copy(model)
         # What candidates are made from: the reference, or the reference with BatchNorms folded.
