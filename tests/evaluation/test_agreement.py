@@ -1,0 +1,88 @@
+"""The label-free metric: what is compared, and how."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from octune.errors import ConfigError, EvaluationError
+from octune.evaluation.agreement import Agreement, kind_of
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "kind"),
+    [
+        ("logits", (4, 2), "top1"),
+        ("logits", (4, 128, 64), "top1"),
+        ("start_logits", (4, 384), "top1"),
+        ("last_hidden_state", (4, 7, 384), "cosine"),
+        ("sentence_embedding", (4, 10), "cosine"),
+        ("output", (4, 1000), "top1"),
+        ("output", (4, 768), "cosine"),
+        ("0", (4, 10), "top1"),
+        ("output", (4, 1), "value"),
+        ("output", (4,), "value"),
+    ],
+)
+def test_the_kind_is_told_by_name_then_by_shape(name: str, shape: tuple[int, ...], kind: str) -> None:
+    assert kind_of(name, np.zeros(shape, np.float32)) == kind
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["top1", "cosine", "value"]))
+def test_a_model_agrees_with_itself(seed: int, kind: str) -> None:
+    metric = Agreement(kind)
+    rows = metric.predictions({"output": np.random.default_rng(seed).normal(size=(5, 3)).astype(np.float32)})
+    assert metric.score(rows, rows).value == pytest.approx(1.0)
+
+
+def test_flips_are_counted_item_by_item() -> None:
+    metric = Agreement()
+    fp32 = metric.predictions({"logits": np.asarray([[2.0, 1.0], [0.0, 1.0], [5.0, 1.0], [0.0, 9.0]])})
+    int8 = metric.predictions({"logits": np.asarray([[2.0, 1.0], [1.0, 0.9], [5.0, 1.0], [0.0, 8.0]])})
+    score = metric.score(int8, fp32)
+    assert score.items is not None
+    assert score.hits is not None
+    assert score.items.tolist() == [1, 0, 1, 1] == score.hits.tolist()
+
+
+def test_the_worst_output_counts() -> None:
+    metric = Agreement()
+    fp32 = metric.predictions({"start_logits": np.eye(3), "end_logits": np.eye(3)})
+    int8 = metric.predictions({"start_logits": np.eye(3), "end_logits": np.eye(3)[::-1]})
+    assert metric.score(int8, fp32).value == pytest.approx(1 / 3)
+
+
+def test_vectors_are_compared_by_direction_and_tokens_by_their_mean() -> None:
+    metric = Agreement("cosine")
+    fp32 = metric.predictions({"output": np.asarray([[[1.0, 0.0], [1.0, 0.0]], [[0.0, 3.0], [0.0, 1.0]]])})
+    int8 = metric.predictions({"output": np.asarray([[[2.0, 0.0], [4.0, 0.0]], [[1.0, 0.0], [1.0, 0.0]]])})
+    items = metric.score(int8, fp32).items
+    assert items is not None
+    assert items.tolist() == pytest.approx([1.0, 0.0])
+
+
+def test_single_numbers_are_compared_by_the_spread_of_fp32() -> None:
+    metric = Agreement()
+    fp32, int8 = (metric.predictions({"output": np.asarray(values)}) for values in ([0.0, 2.0], [0.0, 2.5]))
+    items = metric.score(int8, fp32).items
+    assert items is not None
+    assert items.tolist() == pytest.approx([1.0, 0.5])
+
+
+def test_losses_and_token_ids_are_not_compared() -> None:
+    metric = Agreement()
+    rows = metric.predictions({"loss": np.asarray(3.0), "ids": np.zeros((2, 3), np.int64), "logits": np.eye(2)})
+    assert [len(row) for row in rows] == [1, 1]
+    with pytest.raises(EvaluationError, match="no outputs to compare"):
+        metric.predictions({"ids": np.zeros((2, 3), np.int64)})
+
+
+def test_what_cannot_be_compared_is_refused() -> None:
+    with pytest.raises(ConfigError, match="top1, cosine, value"):
+        Agreement("flips")
+    metric = Agreement("cosine")
+    rows = metric.predictions({"output": np.asarray([[np.nan, 1.0]])})
+    with pytest.raises(EvaluationError, match="NaN"):
+        metric.score(rows, rows)
