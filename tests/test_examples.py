@@ -19,9 +19,10 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 def test_every_yaml_file_loads(path: Path) -> None:
     config = load_config(path)
     assert config.model is not None
-    assert config.model.path
-    assert config.evaluation.data is not None
     assert config.tuning.strategy in STRATEGIES
+    if path.parent.name == "glue":  # runs from the file alone
+        assert config.model.path
+        assert config.evaluation.data is not None
 
 
 @pytest.mark.slow

@@ -97,9 +97,11 @@ RENAMED = [
 
 
 def _hugging_face_weights(folder: Path) -> Weights:
-    index = folder / "model.safetensors.index.json"
+    # The index may point to files elsewhere, and may itself be a link.
+    index = (folder / "model.safetensors.index.json").resolve()
     files: dict[str, list[str]] = {}
     if index.is_file():
+        folder = index.parent
         for name, file in json.loads(index.read_text())["weight_map"].items():
             files.setdefault(file, []).append(name)
     elif (folder / "model.safetensors").is_file():
