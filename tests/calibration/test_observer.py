@@ -33,6 +33,7 @@ def test_streaming_equals_one_shot(parts: list[np.ndarray]) -> None:
     assert (streamed.low, streamed.high) == (float(np.concatenate(parts).min()), float(np.concatenate(parts).max()))
     assert np.array_equal(streamed.channel_max, whole.channel_max)
     assert np.array_equal(streamed.channel_max, np.abs(np.concatenate(parts)).max(axis=0))
+    assert streamed.channel_mean == pytest.approx(np.concatenate(parts).mean(axis=0, dtype=np.float64), rel=1e-4, abs=1e-2)
     assert streamed.counts.sum() == whole.counts.sum() == sum(part.size for part in parts)
 
 

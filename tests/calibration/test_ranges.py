@@ -198,6 +198,7 @@ def test_save_and_load(tmp_path: Path) -> None:
         )
         assert np.array_equal(found.counts, stats.counts)
         assert np.array_equal(found.channel_max, stats.channel_max)
+        assert np.array_equal(found.channel_mean, stats.channel_mean)
         for method in METHODS:
             assert choose_range(found, method) == choose_range(stats, method)  # type: ignore[arg-type]
     assert [path.name for path in tmp_path.iterdir()] == ["ranges.npz"]

@@ -77,6 +77,31 @@ def test_a_dead_channel_and_a_dead_weight_do_no_harm() -> None:
     assert error(linear, x, SMOOTHED) < 0.01
 
 
+def conv_case(groups: int) -> tuple[nn.Conv2d, torch.Tensor]:
+    """A convolution whose input has two channels 200 times as large as the others, and weights that make up for it."""
+    generator = torch.Generator().manual_seed(0)
+    conv, x = nn.Conv2d(16, 32, 3, padding=1, groups=groups).requires_grad_(False), torch.randn(8, 16, 9, 9, generator=generator).relu()
+    conv.weight.copy_(torch.randn(conv.weight.shape, generator=generator) / 12)
+    for channel in (3, 13):
+        group, place = divmod(channel, 16 // groups)
+        reads = slice(group * 32 // groups, (group + 1) * 32 // groups)
+        x[:, channel] *= 200
+        conv.weight[reads, place] /= 200
+    return conv, x
+
+
+@pytest.mark.parametrize("groups", [1, 2, 16])
+def test_convolutions_too(groups: int) -> None:
+    conv, x = conv_case(groups)
+    observer = Observer()
+    observer.update(x.numpy(), channel_axis=1)
+    layers = {scheme: quantized_layer(conv, "conv2d", scheme, observer.stats()) for scheme in (PLAIN, SMOOTHED)}
+    errors = {scheme: float((layer(x) - conv(x)).square().mean() / conv(x).var()) for scheme, layer in layers.items()}
+    assert errors[PLAIN] > 0.02, "the case is meant to be hard"
+    assert errors[SMOOTHED] < 0.02 * errors[PLAIN]
+    assert torch.allclose(layers[SMOOTHED].weight, conv.weight, atol=0.02)
+
+
 @pytest.mark.parametrize("scheme", [Scheme.int8(repairs=("magic",)), Scheme.int8("dynamic", repairs=(SMOOTH,))])
 def test_a_repair_that_an_op_does_not_have_is_refused(scheme: Scheme) -> None:
     linear, x = case(1.0)

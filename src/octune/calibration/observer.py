@@ -1,4 +1,4 @@
-"""Streaming statistics of one activation: exact extremes, a histogram, the largest value of each channel.
+"""Streaming statistics of one activation: exact extremes, a histogram, the largest value and the mean of each channel.
 
     observer = Observer()
     for array in arrays:
@@ -13,7 +13,7 @@ takes to place a clipping point and costs next to nothing.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ class TensorStats:
     edge: float
     channel_max: npt.NDArray[np.float32]
     finite: bool = True
+    channel_mean: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
 
     @property
     def centres(self) -> npt.NDArray[np.float64]:
@@ -54,6 +55,8 @@ class Observer:
         self._counts = np.zeros(BINS)
         self._edge = 0.0
         self._channel_max: npt.NDArray[np.float32] | None = None
+        self._channel_sum = np.zeros(0)
+        self._channel_count = 0
         self._shape: tuple[int, ...] = ()
         self._finite = True
         self._empty = True
@@ -84,9 +87,11 @@ class Observer:
         axes = tuple(axis for axis in range(array.ndim) if axis != channel_axis % array.ndim)
         channels = np.maximum(array.max(axis=axes), -array.min(axis=axes)).astype(np.float32)
         if self._channel_max is None or self._channel_max.shape != channels.shape:
-            self._channel_max = channels
+            self._channel_max, self._channel_sum, self._channel_count = channels, np.zeros(channels.size), 0
         else:
             np.maximum(self._channel_max, channels, out=self._channel_max)
+        self._channel_sum += array.sum(axis=axes, dtype=np.float64)
+        self._channel_count += array.size // max(1, channels.size)
 
     def _widen(self, reach: float) -> None:
         if self._edge == 0.0:
@@ -103,4 +108,5 @@ class Observer:
             return None
         low, high = (self._low, self._high) if self._low <= self._high else (0.0, 0.0)
         channels = np.zeros(0, np.float32) if self._channel_max is None else self._channel_max
-        return TensorStats(low, high, self._shape, self._counts.copy(), self._edge, channels.copy(), self._finite)
+        mean = (self._channel_sum / max(1, self._channel_count)).astype(np.float32)
+        return TensorStats(low, high, self._shape, self._counts.copy(), self._edge, channels.copy(), self._finite, mean)

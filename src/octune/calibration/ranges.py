@@ -127,6 +127,7 @@ class Ranges(Mapping[str, TensorStats]):
         for index, name in enumerate(names):
             arrays[f"counts{index}"] = self._stats[name].counts
             arrays[f"channels{index}"] = self._stats[name].channel_max
+            arrays[f"means{index}"] = self._stats[name].channel_mean
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
         temporary = path.with_suffix(".tmp")
@@ -141,7 +142,14 @@ class Ranges(Mapping[str, TensorStats]):
                 header = json.loads(bytes(file["header"]))
                 stats = {
                     op["name"]: TensorStats(
-                        op["low"], op["high"], tuple(op["shape"]), file[f"counts{i}"], op["edge"], file[f"channels{i}"], op["finite"]
+                        op["low"],
+                        op["high"],
+                        tuple(op["shape"]),
+                        file[f"counts{i}"],
+                        op["edge"],
+                        file[f"channels{i}"],
+                        op["finite"],
+                        file[f"means{i}"],
                     )
                     for i, op in enumerate(header["ops"])
                 }

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from octune.calibration import Ranges
 from octune.plan import Op, Scheme
+from octune.repair import BIAS
 
 if TYPE_CHECKING:
     from octune.backends.base import Backend
@@ -39,7 +40,8 @@ def measure_ops(backend: Backend, ops: Sequence[Op], ranges: Ranges) -> dict[tup
 
 
 def _kernel(scheme: Scheme) -> tuple[Any, ...]:
-    return scheme.dtype, scheme.mode, scheme.granularity, scheme.repairs
+    # A corrected bias is added like any other.
+    return scheme.dtype, scheme.mode, scheme.granularity, tuple(repair for repair in scheme.repairs if repair != BIAS)
 
 
 def _measure(backend: Backend, op: Op, schemes: tuple[Scheme, ...], ranges: Ranges) -> dict[Scheme, float]:

@@ -1,18 +1,20 @@
 """Smoothing: outlier channels of an activation are made smaller, and the weights that read them larger by as much.
 
-    found = smoothing(stats, weight)          # weight: (outputs, inputs)
-    found.multiplier                          # x * multiplier is what gets quantized
+    found = smoothing(stats, weight)          # weight: (outputs, inputs), or (outputs, inputs of a group, height, width)
+    found.multiplier                          # x * multiplier, channel by channel, is what gets quantized
     weight / found.multiplier                 # is what reads it
     found.low, found.high                     # the range of the smoothed input
 
 One channel that is a hundred times larger than the rest takes the range of all of them. Weights have a scale for every output, and
 can take some of it. How much moves over (alpha, as in SmoothQuant by Xiao et al., 2023) is chosen by the expected error of the
-product, from the largest value of each channel.
+product, from the largest value of each channel. For a chain of convolutions it is what is called cross-layer equalisation, done at the
+consumer: the producer is left as it was, so that every op's scheme is its own, and the compiled form multiplies and quantizes in one pass.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,12 +38,14 @@ class Smoothing:
     high: float
 
 
-def smoothing(stats: TensorStats, weight: npt.NDArray[np.float32]) -> Smoothing:
-    """The smoothing with the least expected error for a linear op with this input and this weight."""
+def smoothing(stats: TensorStats, weight: npt.NDArray[Any], groups: int = 1) -> Smoothing:
+    """The smoothing with the least expected error for a linear op or a convolution with this input and this weight."""
+    # (groups, outputs of a group, inputs of a group, places of the kernel)
+    parts = weight.astype(np.float64).reshape(groups, weight.shape[0] // groups, weight.shape[1], -1)
     inputs = np.maximum(stats.channel_max.astype(np.float64), 1e-5)
-    weights = np.maximum(np.abs(weight).max(axis=0).astype(np.float64), 1e-5)
+    weights = np.maximum(np.abs(parts).max(axis=(1, 3)).reshape(-1), 1e-5)
     candidates = [_multiplier(inputs, weights, alpha) for alpha in ALPHAS]
-    best = min(candidates, key=lambda multiplier: _expected_error(inputs, weight.astype(np.float64), multiplier))
+    best = min(candidates, key=lambda multiplier: _expected_error(inputs, parts, multiplier))
     reach = float((inputs * best).max())
     return Smoothing(best.astype(np.float32), -reach if stats.low < 0 else 0.0, reach if stats.high > 0 else 0.0)
 
@@ -51,10 +55,12 @@ def _multiplier(inputs: Floats, weights: Floats, alpha: float) -> Floats:
     return np.asarray(multiplier / np.exp(np.log(multiplier).mean()), dtype=np.float64)
 
 
-def _expected_error(inputs: Floats, weight: Floats, multiplier: Floats) -> float:
+def _expected_error(inputs: Floats, parts: Floats, multiplier: Floats) -> float:
     """Rounding of the input, as the weights magnify it, and of the weights, as the input magnifies it."""
-    smoothed, moved = inputs * multiplier, weight / multiplier
+    groups, _, width, places = parts.shape
+    smoothed, moved = (inputs * multiplier).reshape(groups, width), parts / multiplier.reshape(groups, 1, width, 1)
     input_step = 2 * smoothed.max() / 255
-    weight_step = np.abs(moved).max(axis=1) / 127
+    weight_step = np.abs(moved).max(axis=(2, 3)) / 127
     # A channel's typical value is some fixed share of its largest; a third is that of a normal distribution.
-    return float(input_step**2 * np.square(moved).sum() + np.square(weight_step).sum() * np.square(smoothed / 3).sum())
+    typical = places * np.square(smoothed / 3).sum(axis=1)
+    return float(input_step**2 * np.square(moved).sum() + (np.square(weight_step).sum(axis=1) * typical).sum())

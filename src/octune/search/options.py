@@ -15,6 +15,7 @@ from octune.calibration import Ranges
 from octune.config import match_ops
 from octune.errors import UnsupportedError
 from octune.plan import Op, RangeMethod, Scheme
+from octune.repair import SMOOTH
 
 if TYPE_CHECKING:
     from octune.config.schema import OpOptions, Quantization, TensorOptions
@@ -71,10 +72,13 @@ def _expand(schemes: Iterable[Scheme], activation: TensorOptions, ranges: Ranges
             yield scheme
         elif ranges is None:
             continue
-        elif scheme.repairs:
-            # A repair finds its own range, from the extremes.
+        elif SMOOTH in scheme.repairs:
+            # Smoothing finds its own range, from the extremes.
             if "minmax" in methods:
                 yield scheme
+        elif scheme.repairs:
+            # What else is repaired is the weights: one range method, the one that is best on its own as often as not, is enough.
+            yield replace(scheme, range_method="mse" if "mse" in methods else cast(RangeMethod, methods[0]))
         else:
             yield from (replace(scheme, range_method=cast(RangeMethod, method)) for method in methods)
 

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from torch import nn
 
 from octune.plan import Op, Scheme
-from octune.repair import SMOOTH
+from octune.repair import BIAS, SMOOTH
 
 __all__ = ["Found", "discover", "kind_of"]
 
+_REPAIRED = tuple(Scheme.int8("static", repairs=repairs) for repairs in ((BIAS,), (SMOOTH,), (SMOOTH, BIAS)))
 _DENSE = (
     Scheme.int8("static"),
-    Scheme.int8("static", repairs=(SMOOTH,)),
+    *_REPAIRED,
     Scheme.int8("static", granularity="per_tensor"),
     Scheme.int8("dynamic"),
     Scheme.int8("dynamic", granularity="per_tensor"),
@@ -30,7 +31,7 @@ SCHEMES: dict[str, tuple[Scheme, ...]] = {
     "linear": _DENSE,
     "conv1d": _DENSE,
     # Dynamic ranges cost a pass over the whole image before the convolution can begin: never worth it.
-    "conv2d": (Scheme.int8("static"), Scheme.int8("static", granularity="per_tensor"), Scheme.bf16(), Scheme.fp32()),
+    "conv2d": (Scheme.int8("static"), *_REPAIRED, Scheme.int8("static", granularity="per_tensor"), Scheme.bf16(), Scheme.fp32()),
     "embedding": (Scheme.int8("weight"), Scheme.int8("weight", granularity="per_tensor"), Scheme.bf16(), Scheme.fp32()),
 }
 

@@ -23,7 +23,7 @@ from torch.ao.quantization.fx import _decomposed  # noqa: F401  registers torch.
 from octune.calibration import TensorStats, affine_uint8, choose_range
 from octune.errors import PlanError
 from octune.plan import Scheme
-from octune.repair import SMOOTH, smoothing
+from octune.repair import BIAS, SMOOTH, bias_correction, smoothing
 
 __all__ = ["LAYERS", "Int8Conv2d", "Layer", "quantize_weight", "quantized_layer", "to_uint8"]
 
@@ -42,6 +42,13 @@ def quantize_weight(weight: torch.Tensor, granularity: str | None) -> tuple[torc
     scale = peak.clamp(min=1e-12) / 127.0
     values = (flat / scale[:, None]).round().clamp(-127, 127).to(torch.int8)
     return values.reshape(weight.shape), scale
+
+
+def spread_over_inputs(numbers: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """One number for every input channel, laid out so that it meets the weights that read that channel."""
+    inputs, rest = weight.shape[1], (1,) * (weight.ndim - 2)
+    groups = numbers.numel() // inputs
+    return numbers.reshape(groups, 1, inputs, *rest).expand(groups, weight.shape[0] // groups, inputs, *rest).reshape(-1, inputs, *rest)
 
 
 def to_uint8(x: torch.Tensor, scale: float | torch.Tensor, zero_point: int | torch.Tensor) -> torch.Tensor:
@@ -97,7 +104,7 @@ class _Int8Weights(Layer):
         """The float weights that the int8 ones stand for; models sometimes look at their dtype or device."""
         shape = (-1,) + (1,) * (self.weight_int8.ndim - 1)
         weight = self.weight_int8.float() * self.weight_scale.reshape(shape)
-        return weight if self.smooth is None else weight * self.smooth
+        return weight if self.smooth is None else weight * spread_over_inputs(self.smooth, weight)
 
     def _zero_points(self) -> torch.Tensor:
         return torch.zeros_like(self.weight_scale, dtype=torch.int32)
@@ -187,6 +194,8 @@ class Int8DynamicLinear(Int8Linear):
 class Int8Conv2d(_Int8Weights):
     """Static int8 convolution. ``settings``: scale, zero_point, stride, padding, dilation, groups, input_shape, output.
 
+    With ``smooth``, every channel of the input is multiplied by a number of its own first, as in :class:`Int8Linear`.
+
     ``input_shape`` is that of one calibrated sample. The kernel lays out its weights for a size of image; packed for an unknown
     one, they are packed again at every call, which at batch 1 takes several times longer than the convolution itself.
     ``output`` is the scale and zero point that fit what the convolution gives, for the compiled form (see ``lowering``).
@@ -226,6 +235,8 @@ class Int8Conv2d(_Int8Weights):
         # A cast that changes nothing still is a node of an exported graph, and keeps the compiler from fusing across it.
         x = input if input.dtype is torch.float32 else input.float()
         x = x.unsqueeze(0) if squeezed else x
+        if self.smooth is not None:
+            x = x * self.smooth.reshape(-1, 1, 1)
         q = to_uint8(x.contiguous(memory_format=torch.channels_last), self.scale, self.zero_point)
         y: torch.Tensor = onednn.qconv_pointwise.default(
             q, self.scale, self.zero_point, packed, self.weight_scale, zeros, self.bias,
@@ -302,26 +313,31 @@ def quantized_layer(module: nn.Module, kind: str, scheme: Scheme, stats: TensorS
     if scheme.dtype == "bf16":
         tensors = {"weight": weight.bfloat16()} | ({} if family == "embedding" else {"bias": None if bias is None else bias.bfloat16()})
         return LAYERS[f"bf16_{family}"](**where).set_tensors(**tensors)
-    unknown = set(scheme.repairs) - ({SMOOTH} if family == "linear" and scheme.mode == "static" else set())
+    unknown = set(scheme.repairs) - ({BIAS, SMOOTH} if family != "embedding" and scheme.mode == "static" else set())
     if unknown:
         raise PlanError(f"A {kind} has no repair named {sorted(unknown)[0]!r} in {scheme}.")
     if scheme.mode == "static" and (stats is None or scheme.range_method is None):
         raise PlanError(f"A static scheme ({scheme}) needs calibration data, and this op has none.")
-    if SMOOTH in scheme.repairs and stats is not None:
-        found = smoothing(stats, weight.detach().float().numpy())
-        smooth = torch.from_numpy(found.multiplier)
-        values, scale = quantize_weight(weight.detach() / smooth, scheme.granularity)
-        input_scale, zero_point = affine_uint8(found.low, found.high)
-        smoothed = Int8Linear(scale=input_scale, zero_point=zero_point)
-        return smoothed.set_tensors(weight_int8=values, weight_scale=scale, bias=bias, smooth=smooth)
-    values, scale = quantize_weight(weight, scheme.granularity)
-    if family == "embedding":
-        return Int8Embedding().set_tensors(weight_int8=values, weight_scale=scale)
-    if scheme.mode == "dynamic" or stats is None or scheme.range_method is None:
+    weight = weight.detach().float()
+    if scheme.mode != "static" or stats is None or scheme.range_method is None:
+        values, scale = quantize_weight(weight, scheme.granularity)
+        if family == "embedding":
+            return Int8Embedding().set_tensors(weight_int8=values, weight_scale=scale)
         return Int8DynamicLinear().set_tensors(weight_int8=values, weight_scale=scale, bias=bias)
-    input_scale, zero_point = affine_uint8(*choose_range(stats, scheme.range_method))
+    groups, smooth = where.get("groups", 1), None
+    if SMOOTH in scheme.repairs:
+        found = smoothing(stats, weight.numpy(), groups)
+        smooth, input_range = torch.from_numpy(found.multiplier), (found.low, found.high)
+    else:
+        input_range = choose_range(stats, scheme.range_method)
+    values, scale = quantize_weight(weight if smooth is None else weight / spread_over_inputs(smooth, weight), scheme.granularity)
+    input_scale, zero_point = affine_uint8(*input_range)
     if family == "conv2d":
         where["input_shape"] = [1, *stats.shape[-3:]]
         where["output"] = None if output is None or not output.finite else list(affine_uint8(output.low, output.high))
-    layer = LAYERS[f"int8_{family}"](scale=input_scale, zero_point=zero_point, **where)
-    return layer.set_tensors(weight_int8=values, weight_scale=scale, bias=bias)
+    layer: _Int8Weights = LAYERS[f"int8_{family}"](scale=input_scale, zero_point=zero_point, **where)  # type: ignore[assignment]
+    layer.set_tensors(weight_int8=values, weight_scale=scale, bias=bias, smooth=smooth)
+    if BIAS in scheme.repairs:
+        shift = torch.from_numpy(bias_correction(stats, weight.numpy(), layer.weight.numpy(), groups))
+        layer.set_tensors(bias=shift if bias is None else bias.detach() + shift)
+    return layer
