@@ -1,0 +1,72 @@
+"""Running graphs: sessions with the threads that were asked for, of which the last few are kept.
+
+sessions = Sessions(threads=2)
+sessions.run(graph, {"logits": "logits:0"}, {"x:0": array})
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+__all__ = ["Sessions", "new_session", "set_threads"]
+
+KEPT = 3
+
+
+def new_session(graph: Any, threads: int | None) -> Any:
+    """A session. One op at a time, each with all the threads: that is how latency is least for one input."""
+    config = tf.compat.v1.ConfigProto(
+        intra_op_parallelism_threads=threads or 0, inter_op_parallelism_threads=1, use_per_session_threads=True
+    )
+    return tf.compat.v1.Session(graph=graph, config=config)
+
+
+def set_threads(threads: int) -> str:
+    """Give TensorFlow this number of threads. All sessions share one pool, made at its first use: an empty string, or what went wrong."""
+    before = tf.config.threading.get_intra_op_parallelism_threads()
+    if before == threads:
+        return ""
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+    except RuntimeError:
+        had = f"{before} threads" if before else "all cores"
+        return f"{threads} threads were asked for, but TensorFlow already runs with {had}: set them before TensorFlow is first used"
+    return ""
+
+
+class Sessions:
+    """Sessions by graph. A session holds its graph and a copy of its weights, so only the last few are kept."""
+
+    def __init__(self, threads: int | None = None) -> None:
+        self._threads = threads
+        self._kept: OrderedDict[int, tuple[Any, Any, dict[Any, Callable[..., list[Any]]]]] = OrderedDict()
+
+    def session(self, graph: Any) -> Any:
+        """The session of a graph."""
+        return self._entry(graph)[1]
+
+    def run(self, graph: Any, fetches: Mapping[str, str], feed: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+        """Arrays by name. The same question asked again costs no preparation."""
+        _, session, prepared = self._entry(graph)
+        key = (tuple(fetches.values()), tuple(feed))
+        if key not in prepared:
+            prepared[key] = session.make_callable(list(fetches.values()), feed_list=list(feed))
+        return dict(zip(fetches, map(np.asarray, prepared[key](*feed.values())), strict=True))
+
+    def _entry(self, graph: Any) -> tuple[Any, Any, dict[Any, Callable[..., list[Any]]]]:
+        if id(graph) not in self._kept:
+            self._kept[id(graph)] = (graph, new_session(graph, self._threads), {})
+        self._kept.move_to_end(id(graph))
+        while len(self._kept) > KEPT:
+            self._kept.popitem(last=False)[1][1].close()
+        return self._kept[id(graph)]
+
+    def close(self) -> None:
+        """Let go of all sessions."""
+        while self._kept:
+            self._kept.popitem()[1][1].close()
