@@ -95,7 +95,7 @@ class _Call:
     seen: list[dict[str, Any]] | None = None
 
 
-class GraphCallable(tf.Module):
+class GraphCallable(tf.Module):  # type: ignore[misc]  # TensorFlow has no types
     """A graph with the signature of the SavedModel that it was made from.
 
     Called by name or by position, it gives a dict, as the signature does; ``signatures`` holds the signature itself, so that
@@ -128,7 +128,8 @@ class GraphCallable(tf.Module):
     @contextmanager
     def watched(self) -> Iterator[list[dict[str, Any]]]:
         """While this is open, the arguments of the first call are put into the list."""
-        self._call.seen = seen = []
+        seen: list[dict[str, Any]] = []
+        self._call.seen = seen
         try:
             yield seen
         finally:

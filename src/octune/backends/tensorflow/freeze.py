@@ -81,7 +81,7 @@ def freeze_session(session: Any, inputs: Sequence[str], outputs: Sequence[str]) 
         raise ModelError("The session's variables have no values yet. Restore a checkpoint or run their initialiser first.") from error
     except (ValueError, tf.errors.OpError) as error:
         raise ModelError(f"The session's graph cannot be frozen: {_line(error)}") from error
-    return freeze_graph(graph_def, inputs, list(fetches.values()) if not outputs else outputs)
+    return freeze_graph(graph_def, inputs, outputs or list(fetches.values()))
 
 
 def freeze_function(function: Any, arguments: Sequence[str], results: Sequence[str]) -> FrozenGraph:

@@ -32,6 +32,8 @@ from octune.errors import ModelError
 
 __all__ = ["Form", "Taken", "is_model", "take"]
 
+ConcreteFunction = tf.types.experimental.ConcreteFunction
+PolymorphicFunction = tf.types.experimental.PolymorphicFunction
 Kind = Literal["graph", "saved_model", "keras", "function"]
 DEFAULT_SIGNATURE = "serving_default"
 
@@ -107,8 +109,7 @@ class Taken:
 def is_model(model: object) -> bool:
     """Whether :func:`take` knows this kind of thing."""
     return (
-        isinstance(model, GraphDef | tf.Graph | tf.compat.v1.Session | tf.types.experimental.ConcreteFunction)
-        or isinstance(model, tf.types.experimental.PolymorphicFunction)
+        isinstance(model, (GraphDef, tf.Graph, tf.compat.v1.Session, ConcreteFunction, PolymorphicFunction))
         or _is_keras(model)
         or _is_saved_model(model)
     )
@@ -126,7 +127,7 @@ def take(model: Any, settings: Settings) -> Taken:
         taken = _keras(model)
     elif _is_saved_model(model):
         taken = _saved_model(model)
-    elif isinstance(model, tf.types.experimental.ConcreteFunction):
+    elif isinstance(model, ConcreteFunction):
         taken = _function(model)
     else:
         taken = _function(_only_concrete(model))
@@ -232,7 +233,8 @@ def _only_concrete(function: Any) -> Any:
         return function.get_concrete_function()
     except (TypeError, ValueError) as error:
         raise ModelError(
-            "A tf.function without an input_signature stands for many graphs. Give one of them: function.get_concrete_function(tf.TensorSpec(...))."
+            "A tf.function without an input_signature stands for many graphs. Give one of them: "
+            "function.get_concrete_function(tf.TensorSpec(...))."
         ) from error
 
 

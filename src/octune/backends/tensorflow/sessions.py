@@ -20,9 +20,8 @@ KEPT = 3
 
 def new_session(graph: Any, threads: int | None) -> Any:
     """A session. One op at a time, each with all the threads: that is how latency is least for one input."""
-    config = tf.compat.v1.ConfigProto(
-        intra_op_parallelism_threads=threads or 0, inter_op_parallelism_threads=1, use_per_session_threads=True
-    )
+    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=1, use_per_session_threads=True)
+    config.intra_op_parallelism_threads = threads or 0
     return tf.compat.v1.Session(graph=graph, config=config)
 
 
