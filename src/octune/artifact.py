@@ -47,8 +47,8 @@ def save(result: Result, folder: Path, *, overwrite: bool = False) -> Path:
         if folder.exists():
             shutil.rmtree(folder)
         staging.chmod(0o755)
-        for path in staging.iterdir():
-            path.chmod(0o644)  # some writers make private files; a model is there to be shared
+        for path in staging.rglob("*"):
+            path.chmod(0o755 if path.is_dir() else 0o644)  # some writers make private files; a model is there to be shared
         staging.rename(folder)
     except OSError as error:
         raise ArtifactError(f"The model could not be saved to {folder}: {error}") from error
@@ -73,7 +73,7 @@ def _manifest(result: Result, details: dict[str, Any], staging: Path) -> dict[st
         "best": result.best.summary(),
         "stopped_because": result.stopped_because,
         "environment": dict(result.environment),
-        "files": {path.name: _sha256(path) for path in sorted(staging.iterdir())},
+        "files": {path.relative_to(staging).as_posix(): _sha256(path) for path in sorted(staging.rglob("*")) if path.is_file()},
     }
     return data | {"digest": _digest(data)}
 
@@ -104,7 +104,7 @@ def manifest(folder: str | Path) -> dict[str, Any]:
             f"{path} is not the manifest that was saved (its digest differs): it was edited or damaged. Save the model again."
         )
     for name, digest in files.items():
-        if Path(name).name != name:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
             raise ArtifactError(f"{path} names a file outside the folder ({name!r}): it was tampered with.")
         try:
             found = _sha256(folder / name)

@@ -22,7 +22,7 @@ from octune.engine import Journal, Stop, Study
 from octune.engine.events import Listener
 from octune.engine.journal import RANGES
 from octune.engine.local import Timing
-from octune.errors import ConfigError, UnsupportedError
+from octune.errors import ConfigError, DataError, UnsupportedError
 from octune.evaluation.evaluator import Evaluator, FunctionEvaluator, MetricEvaluator
 from octune.evaluation.metrics import Metric, get_metric
 from octune.search import STRATEGIES, Space, Strategy
@@ -81,7 +81,7 @@ class Job:
         for note in notes:
             log.warning("%s", note)
         criterion = criterion or _criterion(config, evaluator)
-        firsts = [backend.split(batches.first())[0] for batches in (evaluation_batches, calibration_batches) if batches is not None]
+        firsts = [_first(backend, batches) for batches in (evaluation_batches, calibration_batches) if batches is not None]
         example = firsts[0] if firsts else None
         samples = config.calibration.samples if calibration_batches is not None else (0,)
         if config.calibration.batches is not None and calibration_batches is not None:
@@ -162,6 +162,14 @@ def _evaluator(
     metric = given.metric if isinstance(given.metric, Metric) else get_metric(given.metric, **config.evaluation.metric_options)
     batches = as_batches(given.evaluation, role="evaluation")
     return MetricEvaluator(backend, batches, metric, limit, config.evaluation.samples), batches
+
+
+def _first(backend: Backend, batches: Batches) -> Any:
+    """The first batch of the data, as the backend takes it."""
+    inputs = next(backend.parts(backend.split(batches.first())[0]), None)
+    if inputs is None:
+        raise DataError("The first item of the data stands for no batch at all: the file that it names is empty.")
+    return inputs
 
 
 def _criterion(config: Config, evaluator: Evaluator) -> Criterion:

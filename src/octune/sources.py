@@ -64,7 +64,7 @@ def open_model(source: str, framework: str | None) -> Any:
         made = import_name(source, "model.path")
         return made() if callable(made) else made
     suffix = Path(source).suffix
-    guessed = {".onnx": "onnx", ".pb": "tensorflow", ".pt2": "pytorch"}.get(suffix)
+    guessed = {".onnx": "onnx", ".pb": "tensorflow", ".keras": "tensorflow", ".pt2": "pytorch"}.get(suffix)
     if guessed is None and (Path(source) / "saved_model.pb").exists():
         guessed = "tensorflow"
     return backend_named(framework or guessed or "pytorch").open(source)

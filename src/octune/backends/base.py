@@ -98,6 +98,10 @@ class Backend(ABC):
     def resized(self, inputs: Any, samples: int) -> Any:
         """The same inputs with that many samples: cut, or repeated from the start."""
 
+    def parts(self, inputs: Any) -> Iterator[Any]:
+        """The batches that inputs stand for. Most are one batch; a graph that reads its own file makes many of one file name."""
+        yield inputs
+
     @abstractmethod
     def ops(self) -> tuple[Op, ...]:
         """All ops that could be quantized, in the order of the model. May gain notes after :meth:`observe`."""

@@ -158,11 +158,11 @@ class Study:
     def _samples(self, batches: Batches, samples: int) -> Iterator[Any]:
         seen = 0
         for batch in batches:
-            inputs, _ = self.backend.split(batch)
-            yield inputs
-            seen += self.backend.batch_size(inputs)
-            if seen >= samples:
-                return
+            for inputs in self.backend.parts(self.backend.split(batch)[0]):
+                yield inputs
+                seen += self.backend.batch_size(inputs)
+                if seen >= samples:
+                    return
 
     def damage(self, ops: Sequence[Op], ranges: Ranges, batches: Batches | None) -> dict[tuple[str, Scheme], float]:
         """Label-free harm of every op in every scheme, on a few calibration batches."""
