@@ -52,37 +52,40 @@ def _spec(node: Any, argument: str) -> Any:
 
 
 def shaped_function(function: Any, takes: Mapping[str, Any], gives: Any) -> Any:
-    """A concrete function with the parameters and the nesting of the one that was frozen, around a flat function."""
+    """A concrete function with the parameters and the nesting of the one that was frozen, around a flat function.
+
+    ``takes`` has the positional and the keyword parameters as pairs of a name and a nesting, and the constants that were traced in.
+    """
     specs = {spec.name: spec for spec in nested.leaves(function.structured_input_signature)}
-    positional, keyword = _parameters(takes)
+    parameters = [*takes["positional"], *takes["keyword"]]
+    nestings = [leaf for name, leaf in parameters if name not in takes["constants"]]
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        values = [*args, *(kwargs[name] for name, _ in keyword)]
-        flat = dict(zip(nested.leaves([leaf for _, leaf in (*positional, *keyword)]), nested.leaves(values), strict=True))
-        return nested.pack(gives, function(**flat))
+        given = {**dict(zip((name for name, _ in takes["positional"]), args, strict=False)), **kwargs}
+        values = [given[name] for name, _ in parameters if name not in takes["constants"]]
+        return nested.pack(gives, function(**dict(zip(nested.leaves(nestings), nested.leaves(values), strict=True))))
 
     kinds = inspect.Parameter
-    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what tf.function reads the parameters from
-        [*(kinds(name, kinds.POSITIONAL_OR_KEYWORD) for name, _ in positional), *(kinds(name, kinds.KEYWORD_ONLY) for name, _ in keyword)]
-    )
-    return tf.function(call, autograph=False).get_concrete_function(
-        *(nested.pack(leaf, specs) for _, leaf in positional), **{name: nested.pack(leaf, specs) for name, leaf in keyword}
-    )
+    positional = [kinds(name, kinds.POSITIONAL_OR_KEYWORD) for name, _ in takes["positional"]]
+    keyword = [kinds(name, kinds.KEYWORD_ONLY) for name, _ in takes["keyword"]]
+    call.__signature__ = inspect.Signature([*positional, *keyword])  # type: ignore[attr-defined]  # where tf.function reads it
+    args, kwargs = _arguments(takes, specs)
+    return tf.function(call, autograph=False).get_concrete_function(*args, **kwargs)
 
 
 def call_shaped(function: Any, takes: Mapping[str, Any], gives: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """Call a function made by :func:`shaped_function` with tensors by name; its results come back by name."""
-    positional, keyword = _parameters(takes)
-    results = function(
-        *(nested.pack(leaf, values) for _, leaf in positional), **{name: nested.pack(leaf, values) for name, leaf in keyword}
+    args, kwargs = _arguments(takes, values)
+    return dict(zip(nested.leaves(gives), nested.leaves(function(*args, **kwargs)), strict=True))
+
+
+def _arguments(takes: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    constants = takes["constants"]
+    positional, keyword = (
+        {name: constants[name] if name in constants else nested.pack(leaf, values) for name, leaf in takes[kind]}
+        for kind in ("positional", "keyword")
     )
-    return dict(zip(nested.leaves(gives), nested.leaves(results), strict=True))
-
-
-def _parameters(takes: Mapping[str, Any]) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
-    """Positional and keyword parameters that take tensors; constants that were traced in take nothing any more."""
-    positional, keyword = ([(name, leaf) for name, leaf in takes[kind] if any(nested.leaves(leaf))] for kind in ("positional", "keyword"))
-    return positional, keyword
+    return list(positional.values()), keyword
 
 
 @dataclass

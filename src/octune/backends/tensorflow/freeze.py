@@ -27,7 +27,7 @@ from octune.backends.tensorflow.graph import FrozenGraph, node_of, tensor
 from octune.backends.tensorflow.names import resolve, short
 from octune.errors import ModelError
 
-__all__ = ["LIMIT", "as_graph", "freeze_function", "freeze_graph", "freeze_session", "upstream"]
+__all__ = ["LIMIT", "as_graph", "cause", "freeze_function", "freeze_graph", "freeze_session", "upstream"]
 
 LIMIT = 2**31 - 1
 VARIABLES = {"Variable", "VariableV2", "VarHandleOp", "AutoReloadVariable"}
@@ -46,7 +46,7 @@ def as_graph(graph_def: GraphDef) -> Any:
             tf.graph_util.import_graph_def(graph_def, name="")
     except (ValueError, tf.errors.OpError) as error:
         raise ModelError(
-            f"The graph cannot be read by TensorFlow {tf.__version__}: {_line(error)}. Ops of a library must be loaded before."
+            f"The graph cannot be read by TensorFlow {tf.__version__}: {cause(error)}. Ops of a library must be loaded before."
         ) from error
     return graph
 
@@ -80,7 +80,7 @@ def freeze_session(session: Any, inputs: Sequence[str], outputs: Sequence[str]) 
     except tf.errors.FailedPreconditionError as error:
         raise ModelError("The session's variables have no values yet. Restore a checkpoint or run their initialiser first.") from error
     except (ValueError, tf.errors.OpError) as error:
-        raise ModelError(f"The session's graph cannot be frozen: {_line(error)}") from error
+        raise ModelError(f"The session's graph cannot be frozen: {cause(error)}") from error
     return freeze_graph(graph_def, inputs, outputs or list(fetches.values()))
 
 
@@ -90,7 +90,7 @@ def freeze_function(function: Any, arguments: Sequence[str], results: Sequence[s
     try:
         frozen = convert_variables_to_constants_v2(function, lower_control_flow=False)
     except (ValueError, tf.errors.OpError) as error:
-        raise ModelError(f"The function cannot be frozen: {_line(error)}") from error
+        raise ModelError(f"The function cannot be frozen: {cause(error)}") from error
     feeds = {name: made.name for name, made in zip(arguments, frozen.inputs, strict=False)}
     fetches = {name: made.name for name, made in zip(results, frozen.outputs, strict=True)}
     if len(feeds) != len(arguments):
@@ -107,6 +107,11 @@ def upstream(graph_def: GraphDef, wanted: Iterable[str]) -> GraphDef:
     part.versions.CopyFrom(graph_def.versions)
     part.library.CopyFrom(graph_def.library)
     part.node.extend(node for node in graph_def.node if node.name in kept)
+    for node in part.node:
+        # Where an op wanted to be placed beside one that is gone says nothing any more, and cannot be imported.
+        places = node.attr["_class"].list.s if "_class" in node.attr else ()
+        if any(place.decode().removeprefix("loc:@") not in kept for place in places):
+            del node.attr["_class"]
     return part
 
 
@@ -208,5 +213,8 @@ def _check_size(variables: Iterable[Any]) -> None:
         )
 
 
-def _line(error: BaseException) -> str:
-    return (str(error).strip() or repr(error)).splitlines()[0][:300]
+def cause(error: BaseException) -> str:
+    """The line of an error that says what happened. TensorFlow puts it behind the story of where each node was made."""
+    lines = [line.strip() for line in (getattr(error, "message", None) or str(error) or repr(error)).splitlines() if line.strip()]
+    after = [index + 1 for index, line in enumerate(lines) if line.startswith("Node:")]
+    return lines[after[0] if after and after[0] < len(lines) else 0][:300]

@@ -25,7 +25,7 @@ from octune.backends.base import Settings
 from octune.backends.tensorflow import nested
 from octune.backends.tensorflow.batches import Slot
 from octune.backends.tensorflow.callables import GraphCallable, KerasCallable, flat_function, shaped_function
-from octune.backends.tensorflow.freeze import as_graph, freeze_function, freeze_graph, freeze_session
+from octune.backends.tensorflow.freeze import as_graph, cause, freeze_function, freeze_graph, freeze_session
 from octune.backends.tensorflow.graph import FrozenGraph, node_of
 from octune.backends.tensorflow.names import nearest
 from octune.errors import ModelError
@@ -187,7 +187,7 @@ def _keras(model: Any) -> Taken:
     try:
         function = tf.function(call, input_signature=specs, autograph=False).get_concrete_function()
     except (TypeError, ValueError, tf.errors.OpError) as error:
-        raise ModelError(f"The Keras model cannot be traced: {type(error).__name__}: {str(error).strip().splitlines()[0]}") from error
+        raise ModelError(f"The Keras model cannot be traced: {type(error).__name__}: {cause(error)}") from error
     gives = _named_results(function.structured_outputs)
     frozen = freeze_function(function, arguments, list(nested.leaves(gives)))
     return Taken(frozen, Form("keras", frozen.inputs, frozen.outputs, takes, gives))
@@ -197,7 +197,7 @@ def _keras_arguments(model: Any) -> tuple[Any, list[Any]]:
     """The nesting of input names, and a TensorSpec for each, in order."""
     inputs = getattr(model, "_inputs_struct", None)  # absent where the inputs are a plain list
     inputs = inputs if inputs is not None else getattr(model, "inputs", None)
-    if not inputs:
+    if inputs is None or (isinstance(inputs, list) and not inputs):
         return _built_arguments(model)
     specs: dict[str, Any] = {}
 
@@ -251,9 +251,13 @@ def _function(function: Any) -> Taken:
     arguments, keywords = function.structured_input_signature
     positional = list(function.function_type.parameters)[: len(arguments)]
     names = [*positional, *(f"argument_{index}" for index in range(len(positional), len(arguments)))]
+    given = {**dict(zip(names, arguments, strict=True)), **{parameter: keywords[parameter] for parameter in sorted(keywords)}}
+    constants = {parameter: value for parameter, value in given.items() if value is None or isinstance(value, bool | int | float | str)}
+    nestings = {parameter: nested.name_leaves(value, name) for parameter, value in given.items()}
     takes = {
-        "positional": [[parameter, nested.name_leaves(item, name)] for parameter, item in zip(names, arguments, strict=True)],
-        "keyword": [[parameter, nested.name_leaves(keywords[parameter], name)] for parameter in sorted(keywords)],
+        "positional": [[parameter, nestings[parameter]] for parameter in names],
+        "keyword": [[parameter, nestings[parameter]] for parameter in sorted(keywords)],
+        "constants": constants,
     }
     gives = _named_results(function.structured_outputs)
     frozen = freeze_function(function, used, list(nested.leaves(gives)))

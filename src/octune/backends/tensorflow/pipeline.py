@@ -18,7 +18,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from octune.backends.tensorflow.batches import Array, Feed, Inputs, find_mask
-from octune.backends.tensorflow.freeze import as_graph, upstream
+from octune.backends.tensorflow.freeze import as_graph, cause, upstream
 from octune.backends.tensorflow.graph import FrozenGraph, node_of, tensor
 from octune.backends.tensorflow.sessions import Sessions, new_session
 from octune.errors import DataError
@@ -39,7 +39,7 @@ class Pipeline:
         """The pipeline of a graph, if its outputs depend on one."""
         nodes = {node.name: node for node in frozen.graph_def.node}
         fed = set(frozen.inputs.values())
-        waiting, seen = [node_of(name) for name in frozen.outputs.values()], set[str]()
+        waiting, seen, direct = [node_of(name) for name in frozen.outputs.values()], set[str](), set[str]()
         while waiting:
             name = waiting.pop()
             if name in seen:
@@ -47,10 +47,11 @@ class Pipeline:
             seen.add(name)
             # Behind an iterator is the pipeline; what is fed needs nothing.
             if nodes[name].op != "IteratorGetNext":
+                read = {tensor(reference) for reference in nodes[name].input}
+                direct |= read & fed
                 waiting.extend(node_of(reference) for reference in nodes[name].input if tensor(reference) not in fed)
         iterators = tuple(name for name in nodes if name in seen and nodes[name].op == "IteratorGetNext")
-        direct = tuple(name for name in frozen.inputs.values() if node_of(name) in seen)
-        return cls(frozen, iterators, direct) if iterators else None
+        return cls(frozen, iterators, tuple(name for name in frozen.inputs.values() if name in direct)) if iterators else None
 
     def batches(self, feed: Feed) -> Iterator[Inputs]:
         """What the iterators give, one batch at a time, to the end of the data."""
@@ -82,7 +83,7 @@ class Pipeline:
         try:
             session.run(list(targets), dict(feed.values))
         except tf.errors.OpError as error:
-            raise DataError(f"The graph's iterator cannot be started with {_said(feed)}: {str(error).splitlines()[0]}") from error
+            raise DataError(f"The graph's iterator cannot be started with {_said(feed)}: {cause(error)}") from error
 
 
 def _next(run: Any) -> Any:
@@ -91,7 +92,7 @@ def _next(run: Any) -> Any:
     except tf.errors.OutOfRangeError:
         return None
     except (tf.errors.DataLossError, tf.errors.NotFoundError, tf.errors.InvalidArgumentError) as error:
-        raise DataError(f"The graph's iterator cannot read its data: {error.message.splitlines()[0]}") from error
+        raise DataError(f"The graph's iterator cannot read its data: {cause(error)}") from error
 
 
 def _joined(parts: list[Array]) -> Array:

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from octune.backends.tensorflow.freeze import cause
 from octune.backends.tensorflow.storage import read_graph_def
 from octune.errors import ModelError
 
@@ -33,5 +34,5 @@ def open_model(source: str) -> Any:
 
             return keras.saving.load_model(path, compile=False)
     except (OSError, ValueError, TypeError, KeyError, tf.errors.OpError) as error:
-        raise ModelError(f"{source} cannot be loaded by TensorFlow {tf.__version__}: {str(error).strip().splitlines()[0]}") from error
+        raise ModelError(f"{source} cannot be loaded by TensorFlow {tf.__version__}: {cause(error)}") from error
     raise ModelError(f"{source} is no model that TensorFlow reads. {expected}")

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from octune.backends.tensorflow.callables import GraphCallable, call_shaped
-from octune.backends.tensorflow.freeze import LIMIT, as_graph
+from octune.backends.tensorflow.freeze import LIMIT, as_graph, cause
 from octune.backends.tensorflow.kinds import Form
 from octune.errors import ArtifactError
 
@@ -34,7 +34,7 @@ def save(model: Any, form: Form, folder: Path) -> dict[str, Any]:
         try:
             tf.saved_model.save(module, str(folder), signatures={form.signature: function})
         except (ValueError, tf.errors.OpError) as error:
-            raise ArtifactError(f"The model could not be saved as a SavedModel: {str(error).splitlines()[0]}") from error
+            raise ArtifactError(f"The model could not be saved as a SavedModel: {cause(error)}") from error
     return {"form": form.to_json(), "tensorflow": tf.__version__}
 
 
@@ -67,7 +67,7 @@ def load(folder: Path, metadata: Mapping[str, Any]) -> Any:
         loaded = tf.saved_model.load(str(folder))
         return form.wrap(loaded.signatures[form.signature])
     except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
-        raise ArtifactError(f"{folder} cannot be loaded by TensorFlow {tf.__version__}: {str(error).splitlines()[0]}") from error
+        raise ArtifactError(f"{folder} cannot be loaded by TensorFlow {tf.__version__}: {cause(error)}") from error
 
 
 def read_graph_def(path: Path) -> GraphDef:

@@ -20,7 +20,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from octune.backends.base import Visit
 from octune.backends.tensorflow.batches import Inputs
-from octune.backends.tensorflow.freeze import as_graph
+from octune.backends.tensorflow.freeze import as_graph, cause
 from octune.backends.tensorflow.graph import Tap
 from octune.backends.tensorflow.sessions import new_session
 from octune.errors import DataError
@@ -52,7 +52,7 @@ class Watcher:
         except (tf.errors.OpError, ValueError, TypeError) as error:
             if self._error is not None:
                 raise self._error from None
-            raise DataError(f"The model cannot be run on the calibration data: {type(error).__name__}: {_line(error)}") from error
+            raise DataError(f"The model cannot be run on the calibration data: {type(error).__name__}: {cause(error)}") from error
 
     def close(self) -> None:
         """Let go of the graph and its weights."""
@@ -92,7 +92,3 @@ def real_rows(array: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None) -> np
     if array.ndim == 2 and len(array) == mask.size:
         return np.asarray(array[mask.reshape(-1)])
     return None
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).strip() or repr(error)).splitlines()[0][:300]
