@@ -1,4 +1,4 @@
-"""The space: what is fastest, and the way back to float."""
+"""The space: what is fastest, and what else an op could be."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from octune.search import Space
 from octune.search.space import CLEARLY_SLOWER
 from tests.search.simulated import BF16, DYNAMIC, FP32, INT8
 
-MSE = Scheme.int8(range_method="mse")
+MSE, SMOOTHED = Scheme.int8(range_method="mse"), Scheme.int8(repairs=("smooth",))
 
 
 def space(cost: dict[Scheme, float], harm: dict[Scheme, float] | None = None, schemes: tuple[Scheme, ...] | None = None) -> Space:
@@ -50,23 +50,42 @@ def test_an_op_too_small_to_matter_stays_int8() -> None:
     assert costs["tiny", INT8] > CLEARLY_SLOWER * costs["tiny", FP32]
 
 
-def test_the_chain_leads_to_all_float_the_most_relief_first() -> None:
-    harm = {("a", INT8): 0.1, ("b", INT8): 0.5, ("c", INT8): 0.01, ("d", INT8): 0.2}
-    cost = {(op, scheme): {"int8": 1.0, "fp32": 3.0}[scheme.dtype] for op in "abcd" for scheme in (INT8, FP32)}
-    made = Space({**dict.fromkeys("abcd", (INT8, FP32)), "e": (FP32,), "f": (INT8,)}, harm, cost)
-    chain = made.chain()
-    assert [step.op for step in chain] == ["b", "d", "a", "c"]
-    assert all(step.scheme == FP32 for step in chain)
-    assert [step.relief for step in chain] == [0.5, 0.2, 0.1, 0.01]
-    plan = made.fastest().with_({step.op: step.scheme for step in chain})
-    assert plan.names("int8") == ["f"]
+def test_the_ways_out_of_an_op_have_a_price() -> None:
+    harm = {("a", INT8): 0.2, ("a", MSE): 0.1, ("a", DYNAMIC): 0.05, ("a", SMOOTHED): 0.001, ("a", BF16): 0.0001}
+    cost = {INT8: 1.0, MSE: 1.0, DYNAMIC: 1.5, SMOOTHED: 1.2, BF16: 2.0, FP32: 4.0}
+    options = space(cost, {scheme: value for (_, scheme), value in harm.items()}).options("a")
+    assert [option.scheme for option in options] == [MSE, DYNAMIC, SMOOTHED, BF16, FP32]  # the fastest first; one of a kernel
+    assert options[0].price == 0.0
+    assert {option.scheme: round(option.price, 1) for option in options[1:]} == {DYNAMIC: 0.4, SMOOTHED: 0.2, BF16: 1.4, FP32: 3.0}
+    assert [option.harm for option in options] == [0.1, 0.05, 0.001, 0.0001, 0.0]
 
 
-def test_relief_is_weighed_against_time() -> None:
-    harm = {("cheap", INT8): 0.2, ("dear", INT8): 0.3}
-    cost = {("cheap", INT8): 1.0, ("cheap", FP32): 1.5, ("dear", INT8): 10.0, ("dear", FP32): 30.0}
-    made = Space(dict.fromkeys(("cheap", "dear"), (INT8, FP32)), harm, cost)
-    assert [step.op for step in made.chain()] == ["cheap", "dear"]
+def test_leaving_the_fastest_scheme_is_never_free() -> None:
+    made = space({INT8: 1.0, SMOOTHED: 1.0, FP32: 0.9})  # fp32 is a little faster by itself
+    assert 0 < made.price("a", SMOOTHED) < made.price("a", FP32)
+    assert made.price("a", INT8) == 0.0
+    assert space({}, schemes=(INT8, FP32)).price("a", FP32) > 0  # and where nothing was timed
+
+
+def test_prices_do_not_hang_on_the_noise_of_timing() -> None:
+    made, again = ({INT8: 1.0 + e, SMOOTHED: 1.21 - e, FP32: 4.0 + 3 * e} for e in (0.0, 0.05))
+    assert [space(made).price("a", s) for s in made] == [space(again).price("a", s) for s in again]
+
+
+def test_what_does_more_harm_or_was_not_looked_at_is_no_way_out() -> None:
+    made = space({INT8: 1.0, DYNAMIC: 1.5, SMOOTHED: 1.2, FP32: 4.0}, {INT8: 0.1, DYNAMIC: 0.2})
+    assert [option.scheme for option in made.options("a")] == [INT8, FP32]
+
+
+def test_an_op_left_in_float_for_its_speed_has_nowhere_to_go() -> None:
+    assert [option.scheme for option in space({INT8: 3.0, FP32: 1.0}, {INT8: 0.1}).options("a")] == [FP32]
+
+
+def test_whether_dynamic_is_faster_is_decided_over_all_ops() -> None:
+    static = {("a", INT8): 1.0, ("b", INT8): 10.0}
+    dynamic = {("a", DYNAMIC): 0.5, ("b", DYNAMIC): 11.0}  # one op's timing says so, the sum does not
+    both = Space(dict.fromkeys("ab", (INT8, DYNAMIC, FP32)), {}, {**static, **dynamic})
+    assert both.fastest() == Plan({"a": INT8, "b": INT8})
 
 
 def test_total_harm_adds_up() -> None:
@@ -83,22 +102,8 @@ def test_of_ops() -> None:
     assert made.fastest() == Plan({"a": INT8, "b": FP32})
 
 
-SMOOTHED = Scheme.int8(repairs=("smooth",))
-
-
-def repairable(after: float, milliseconds: float = 1.2) -> Space:
-    harm = {("a", INT8): 1.0, ("a", SMOOTHED): after}
-    cost = {("a", INT8): 1.0, ("a", SMOOTHED): milliseconds, ("a", FP32): 4.0}
-    return Space({"a": (INT8, SMOOTHED, FP32)}, harm, cost)
-
-
-def test_an_op_is_repaired_before_it_goes_to_float() -> None:
-    made = repairable(0.01)
-    assert made.fastest() == Plan({"a": INT8}), "nothing is repaired that was not found guilty"
-    assert [step.scheme for step in made.chain()] == [SMOOTHED, FP32]
-    assert [step.relief for step in made.chain()] == [pytest.approx(0.99), pytest.approx(0.01)]
-
-
-@pytest.mark.parametrize("made", [repairable(0.5), repairable(0.01, milliseconds=5.0)], ids=["helps too little", "slower than float"])
-def test_a_repair_that_is_not_worth_it_is_passed_over(made: Space) -> None:
-    assert [step.scheme for step in made.chain()] == [FP32]
+def test_harm_of_the_whole_is_measured_where_it_can_be() -> None:
+    harm = {("a", INT8): 0.1, ("b", INT8): 0.5}
+    made = Space(dict.fromkeys("ab", (INT8, FP32)), harm)
+    assert made.measured(made.fastest()) == pytest.approx(0.6)
+    assert Space(made.choices, harm, {}, lambda plan: 7.0).measured(made.fastest()) == 7.0

@@ -1,101 +1,204 @@
-"""The default strategy: everything int8, and if that loses too much, as few ops in float as will do.
+"""The default strategy: repair before the first evaluation, leave as few ops as will do in float, and ask for few evaluations.
 
-1. Every op in its fastest scheme. Passes: done.
-2. Ops are ranked by label-free harm per millisecond; one that a repair helps is repaired, others are left in float. Gallop: leave a
-   quarter of the predicted harm, a sixteenth, ... until a plan passes. Where a single op does nearly all of it, that is one trial.
-3. Bisect between the last failure and the first success, for the fewest ops in float.
-4. Give back: the ops that fell for the least harm per millisecond are tried in int8 again, while the criterion holds.
+1. Look. Every op in its fastest scheme. While the predicted harm is more than comfortable, the most harmful ops are repaired, if a
+   repair takes away three quarters of their harm; the plan as a whole is measured without labels, and must have become better by it.
+   Where the whole is much worse than the sum of its ops, the ops that are harmful together are found, and believed to be.
+2. Evaluate. Passes: done.
+3. Tighten. How far the score fell says how much harm must go (twice as much as linear, at least three quarters). The cheapest plan
+   within that budget is made (a knapsack over fastest, repaired, dynamic, bf16, fp32), measured as a whole, and evaluated. With every
+   failure the number of ops in float grows geometrically, and ops that are still int8 are suspected more.
+4. Give back. Between what passed and what failed, the budget is bisected; then single ops, the most time saved for the least risk
+   first.
 
-Scores are noisy and not monotonic in the number of float ops, so a plan is only ever accepted for its own score.
-Costs 1 evaluation if int8 is harmless, else about 2 + log2(number of ops).
+Costs at most 1 + log2(number of ops) evaluations, usually one. With time to spend (``keep_going``) it goes on as long as a plan
+is there that should be faster. Scores are noisy and not monotonic, so a plan is only ever accepted for its own score.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import math
+from collections.abc import Generator, Iterator
 
-from octune.plan import Plan
+from octune.plan import Plan, Scheme
 from octune.result import Trial
+from octune.search.allocate import Option
 from octune.search.base import Proposal, Search, Strategy
-from octune.search.space import Switch
+from octune.search.belief import Belief
+from octune.sensitivity import Group, interacting
 
-__all__ = ["Auto"]
+__all__ = ["Auto", "Start", "first_plan"]
 
-KEEP_SHARE = 0.25
-GIVE_BACK = 2
+# Harm is squared change of the output over the output's variance. Below the first number a loss of 1 % has not been seen; above the
+# last a plan need not be evaluated to know that it fails, and one in the middle is tried in its place.
+COMFORTABLE, PLAUSIBLE, HOPELESS = 2e-3, 2e-2, 0.5
+# A repair must take away three quarters of an op's harm; repairs together must halve the harm of the plan as a whole.
+HELPS, HELPS_TOGETHER = 0.25, 0.5
+LEAST, MOST = 4.0, 1000.0  # by how much the harm shrinks after a failure
+WORTH = 0.01  # of the fp32 model's time: what giving back must save
+
+Try = Generator[Proposal, Trial, Trial]
+
+
+class Start:
+    """Where ``auto`` begins: a plan, and what was found out on the way to it."""
+
+    def __init__(self, plan: Plan, belief: Belief, groups: list[Group]) -> None:
+        self.plan, self.belief, self.groups = plan, belief, groups
+
+
+def first_plan(belief: Belief) -> Start:
+    """What to evaluate first: fastest, repaired where it stands out. No labels are needed for that."""
+    space, groups = belief.space, list[Group]()
+    plan = _repaired(belief, belief.fastest)
+    if space.joint is not None:
+        alone = {op: space.harm(op, scheme) for op, scheme in plan.items()}
+        groups = interacting(space.joint, plan, alone, floor=COMFORTABLE)
+        if groups:
+            belief.correct(groups)
+            plan = _repaired(belief, plan)
+        if space.joint(plan) > HOPELESS:
+            plan = belief.cheapest(PLAUSIBLE)
+    return Start(plan, belief, groups)
+
+
+def _repaired(belief: Belief, plan: Plan) -> Plan:
+    """The plan with its most harmful ops repaired, until harm is comfortable; or as it was, if that does not help the whole."""
+    total = belief.predicted(plan)
+    stands_out = total / max(1, len(plan))
+    repaired = plan
+    for op in sorted(plan, key=lambda op: (-belief.harm(op, plan[op]), op)):
+        harm = belief.harm(op, plan[op])
+        if total <= COMFORTABLE or harm < stands_out:
+            break
+        best = min((option for option in belief.options(op) if option.scheme.repairs), key=lambda option: option.harm, default=None)
+        if best is not None and best.harm <= HELPS * harm and _cheaper_than_float(belief, op, best):
+            repaired = repaired.with_({op: best.scheme})
+            total -= harm - best.harm
+    if repaired == plan or belief.space.measured(repaired) <= HELPS_TOGETHER * belief.space.measured(plan):
+        return repaired
+    return plan
+
+
+def _cheaper_than_float(belief: Belief, op: str, repaired: Option) -> bool:
+    return all(repaired.price <= option.price for option in belief.options(op) if option.scheme.is_float)
 
 
 class Auto(Strategy):
     """See the module's docstring."""
 
     def search(self) -> Search:
-        start = self.space.fastest()
-        first = yield Proposal(start, "every op in its fastest scheme")
-        if first.passed:
-            return
-        chain = self.space.chain()
-        failing, passing = yield from self._first_success(start, chain)
-        if passing is None and any(step.scheme.dtype != "fp32" for step in chain):
-            # bf16 everywhere was not enough, or does not run here: fp32 is.
-            chain = self.space.chain(exact=True)
-            failing, passing = yield from self._first_success(start, chain)
-        if passing is None:
-            return
-        while passing - failing > 1:
-            middle = (failing + passing) // 2
-            trial = yield self._propose(start, chain, middle)
+        belief = Belief(self.space)
+        start = first_plan(belief)
+        self._left = self._limit = max(2, 1 + int(math.log2(max(1, len(belief.quantizable)))))
+        trial = yield from self._try(start.plan, self._words(belief, start.plan, "every op in its fastest scheme"))
+        ceiling = self.space.measured(belief.fastest)
+        if not trial.passed:
+            ceiling = self.space.measured(trial.plan)
+            trial = yield from self._tighten(belief, trial)
+        fallen = any(scheme.is_float and not belief.fastest[op].is_float for op, scheme in trial.plan.items())
+        if trial.passed and (fallen or self.keep_going):
+            yield from self._give_back(belief, trial, ceiling)
+
+    def _try(self, plan: Plan, reason: str) -> Try:
+        self._left -= 1
+        return (yield Proposal(plan, reason))
+
+    # -- down -----------------------------------------------------------------------------------------------------
+
+    def _tighten(self, belief: Belief, trial: Trial) -> Try:
+        """Plans with less and less harm, until one passes or there are no more tries. Returns the last trial."""
+        target = math.inf
+        for step in range(1, self._limit):
+            if trial.plan.names("bf16"):
+                belief.exact = True
+            known = min(target, self.space.measured(trial.plan))
+            if step > 1 or known <= COMFORTABLE:
+                belief.suspect(trial.plan)
+                known = max(known, min(target, belief.predicted(trial.plan)))
+            target = (known or 1.0) / min(MOST, max(LEAST, 2 * _excess(trial)))
+            plan = belief.cheapest(target, self._floats(belief, step))
+            if not set(plan.names("int8")) & set(belief.quantizable):
+                plan = belief.nearly_float(max(1, len(belief.quantizable) // 8))  # how fp32 scores is known already
+            if plan in self._told:
+                break
+            trial = yield from self._try(plan, self._words(belief, plan, "less harm"))
             if trial.passed:
-                passing = middle
+                break
+        return trial
+
+    def _floats(self, belief: Belief, step: int) -> int:
+        """How many ops must be in float after that many failures: from none to nearly all, geometrically."""
+        count, last = len(belief.quantizable), self._limit - 1
+        most = min(count - 1, math.ceil(7 * count / 8))
+        if step == 1 and last > 1:
+            return 0
+        return round(most ** ((step - 1) / (last - 1))) if last > 1 else most
+
+    # -- up again -------------------------------------------------------------------------------------------------
+
+    def _give_back(self, belief: Belief, best: Trial, ceiling: float) -> Search:
+        """Look for something faster that passes too. One try is left for the compiled form, unless there is time to spend."""
+        floor = self.space.measured(best.plan)
+        while self._may() and floor < ceiling:
+            plan = self._between(belief, best.plan, math.sqrt(max(floor, 1e-12) * ceiling))
+            if plan is None or not floor < self.space.measured(plan) < ceiling:
+                break
+            trial = yield from self._try(plan, self._words(belief, plan, "a part given back"))
+            if trial.passed:
+                best, floor = trial, self.space.measured(plan)
             else:
-                failing = middle
-        yield from self._give_back(start, chain[:passing])
-
-    def _first_success(self, start: Plan, chain: list[Switch]) -> Generator[Proposal, Trial, tuple[int, int | None]]:
-        """How many steps of the chain failed last, and how many passed first (None: not even all of them)."""
-        failing = 0
-        for count in self._gallop(start, chain):
-            trial = yield self._propose(start, chain, count)
+                ceiling = self.space.measured(plan)
+        for op, scheme in self._singles(belief, best.plan):
+            plan = best.plan.with_({op: scheme})
+            if not self._may():
+                return
+            if plan in self._told or (self.space.joint is not None and self.space.measured(plan) >= ceiling > floor):
+                continue
+            trial = yield from self._try(plan, f"{op} in {scheme}")
             if trial.passed:
-                return failing, count
-            failing = count
-        return failing, None
+                best = trial
 
-    def _propose(self, start: Plan, chain: list[Switch], count: int) -> Proposal:
-        plan = self._plan(start, chain, count)
-        moved = [plan[op] for op in {step.op for step in chain[:count]}]
-        repaired, floats = sum(bool(scheme.repairs) for scheme in moved), sum(scheme.is_float for scheme in moved)
+    def _may(self) -> bool:
+        return self.keep_going or self._left > 1
+
+    def _between(self, belief: Belief, plan: Plan, target: float) -> Plan | None:
+        """The cheapest plan of about that harm in which no op is slower than in this one; None if it saves nothing to speak of."""
+        found = belief.cheapest(target, allowed=lambda op, option: option.price <= self.space.price(op, plan[op]))
+        gained = belief.price(plan) - belief.price(found)
+        freed = len(found.names("int8")) - len(plan.names("int8"))
+        total = self.space.total_cost(Plan({op: Scheme.fp32() for op in plan}))
+        worth = freed > 0 or (self.keep_going and gained > WORTH * total)
+        return found if found not in self._told and gained > 0 and worth else None
+
+    def _singles(self, belief: Belief, plan: Plan) -> Iterator[tuple[str, Scheme]]:
+        """Single changes that should make the plan faster: fallen ops first, the most time saved for the least risk."""
+        fallen = [op for op, scheme in plan.items() if scheme.is_float and not belief.fastest[op].is_float]
+        repaired = [op for op, scheme in plan.items() if scheme.repairs]
+        for op in sorted(fallen, key=lambda op: (-self._saving(belief, plan, op), op)):
+            yield op, min((o for o in belief.options(op) if not o.scheme.is_float), key=lambda o: o.harm).scheme
+        if not self.keep_going:
+            return
+        for op in sorted(repaired, key=lambda op: (-self._saving(belief, plan, op), op)):
+            yield op, belief.fastest[op]
+        for op, schemes in self.space.choices.items():
+            # What single timings say and the choice of the fastest plan did not follow, because they are noisy.
+            now = self.space.milliseconds(op, plan[op])
+            quicker = [s for s in schemes if 0 < self.space.milliseconds(op, s) < 0.95 * now and not s.repairs]
+            if quicker:
+                yield op, min(quicker, key=lambda s: (self.space.milliseconds(op, s), self.space.harm(op, s)))
+
+    def _saving(self, belief: Belief, plan: Plan, op: str) -> float:
+        return self.space.price(op, plan[op]) / max(belief.harm(op, belief.fastest[op]), 1e-12)
+
+    @staticmethod
+    def _words(belief: Belief, plan: Plan, plain: str) -> str:
+        repaired = sum(bool(scheme.repairs) for scheme in plan.values())
+        floats = sum(scheme.is_float and not belief.fastest[op].is_float for op, scheme in plan.items())
         parts = [f"{repaired} repaired"] * bool(repaired) + [f"{floats} in float"] * bool(floats)
-        return Proposal(plan, f"of the most harmful ops {' and '.join(parts)}")
+        return f"of the most harmful ops {' and '.join(parts)}" if parts else plain
 
-    def _plan(self, start: Plan, chain: list[Switch], count: int) -> Plan:
-        return start.with_({step.op: step.scheme for step in chain[:count]})
 
-    def _gallop(self, start: Plan, chain: list[Switch]) -> list[int]:
-        """How many steps to take: until a quarter of the predicted harm is left, a sixteenth, ...; at last, all of them."""
-        total = sum(max(step.relief, 0.0) for step in chain)
-        counts: list[int] = []
-        left, share = total, KEEP_SHARE
-        for index, step in enumerate(chain, 1):
-            left -= max(step.relief, 0.0)
-            if left <= share * total:
-                counts.append(index)
-                while share > 0 and left <= share * total and share > 1e-9:
-                    share *= KEEP_SHARE
-                # A step at a time would be a walk, not a gallop.
-                share = min(share, KEEP_SHARE ** (len(counts) + 1))
-        spread = [count for i, count in enumerate(counts) if i == 0 or count >= 1.5 * counts[i - 1]]
-        return sorted({*spread, len(chain)}) if chain else []
-
-    def _give_back(self, start: Plan, kept: list[Switch]) -> Search:
-        """Try the least harmful of the fallen ops in int8 again; the last one of the chain is known to be needed."""
-        plan = self._plan(start, kept, len(kept))
-        fallen = [step for step in kept[:-1] if plan[step.op] == step.scheme and step.scheme.is_float]
-        candidates = sorted(fallen, key=lambda s: self._saving(start, s) / max(s.relief, 1e-12), reverse=True)
-        for step in candidates if self.keep_going else candidates[:GIVE_BACK]:
-            repaired = next((other.scheme for other in kept if other.op == step.op and other.scheme.repairs), None)
-            trial = yield Proposal(plan.with_({step.op: repaired or start[step.op]}), f"{step.op} back to int8")
-            if trial.passed:
-                plan = trial.plan
-
-    def _saving(self, start: Plan, step: Switch) -> float:
-        return self.space.milliseconds(step.op, step.scheme) - self.space.milliseconds(step.op, start[step.op])
+def _excess(trial: Trial) -> float:
+    """How many times more was lost than is allowed; two if that cannot be said."""
+    verdict = trial.verdict
+    return verdict.drop / verdict.allowed if verdict is not None and verdict.allowed > 0 else 2.0

@@ -1,50 +1,56 @@
 """What a strategy may choose from: the schemes of every op, what each one costs and how much harm it does.
 
-space = Space.of(ops, damage=damage, cost=cost)
+space = Space.of(ops, damage=damage, cost=cost, joint=joint)
 space.fastest()                       # every op in its fastest scheme
-space.chain()                         # from there to all float, the most harm for the least time first
+space.options("layer.query")          # what that op could be instead, with harm and price
+space.measured(plan)                  # label-free harm of a whole plan
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from octune.plan import Op, Plan, Scheme
+from octune.search.allocate import Option
 
-__all__ = ["Space", "Switch"]
+__all__ = ["Space"]
 
 # An int8 op is given up for its own sake only if it is clearly slower than fp32 and that matters to the whole model: timings of a
 # few microseconds are noisy, int8 ops next to each other save conversions that no single-op timing shows, and int8 is smaller.
-CLEARLY_SLOWER = 1.2
-MATTERS = 0.005
-# A repair must take away at least three quarters of an op's harm.
-HELPS = 0.25
+CLEARLY_SLOWER = 1.5
+MATTERS = 0.03
+# Dynamic and bf16 must be clearly faster than what they stand in for.
+CLEARLY_FASTER = 1.2
+# What leaving the fastest scheme costs at least, as a share of the dearest op: for float, and for a repair.
+FLOAT_FLOOR, REPAIR_FLOOR = 0.05, 0.005
 Key = tuple[str, Scheme]
-
-
-@dataclass(frozen=True, slots=True)
-class Switch:
-    """One step of a chain: this op moves to this scheme."""
-
-    op: str
-    scheme: Scheme
-    relief: float
 
 
 @dataclass(frozen=True)
 class Space:
-    """The legal schemes of every op. ``damage`` is the harm to the output, ``cost`` milliseconds; both by (op, scheme)."""
+    """The legal schemes of every op. ``damage`` is the harm to the output, ``cost`` milliseconds (or bytes); both by (op, scheme).
+
+    ``joint`` measures the harm of a whole plan without labels (see octune.sensitivity.joint); None where there is no data for it.
+    """
 
     choices: Mapping[str, tuple[Scheme, ...]]
     damage: Mapping[Key, float] = field(default_factory=dict)
     cost: Mapping[Key, float] = field(default_factory=dict)
+    joint: Callable[[Plan], float] | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, ops: Sequence[Op], damage: Mapping[Key, float] | None = None, cost: Mapping[Key, float] | None = None) -> Space:
+    def of(
+        cls,
+        ops: Sequence[Op],
+        damage: Mapping[Key, float] | None = None,
+        cost: Mapping[Key, float] | None = None,
+        joint: Callable[[Plan], float] | None = None,
+    ) -> Space:
         """The space of all schemes that the ops have."""
-        return cls({op.name: op.schemes for op in ops}, damage or {}, cost or {})
+        return cls({op.name: op.schemes for op in ops}, damage or {}, cost or {}, joint)
 
     def harm(self, op: str, scheme: Scheme) -> float:
         """Predicted harm of one op in one scheme; fp32 does none, what was not measured counts as unknown: none."""
@@ -58,9 +64,23 @@ class Space:
         """Predicted harm of a plan: errors of different ops are as good as independent, so their squares add up."""
         return sum(self.harm(op, scheme) for op, scheme in plan.items())
 
-    def fastest(self) -> Plan:
-        """Every op in its fastest scheme; among the equally fast ones (range methods), the least harmful."""
+    def total_cost(self, plan: Plan) -> float:
+        """Predicted cost of a plan."""
+        return sum(self.milliseconds(op, scheme) for op, scheme in plan.items())
+
+    def measured(self, plan: Plan) -> float:
+        """Harm of a plan as a whole: measured without labels where that is possible, else predicted."""
+        return self.total_harm(plan) if self.joint is None else self.joint(plan)
+
+    # -- the fastest plan -----------------------------------------------------------------------------------------
+
+    @cached_property
+    def _fastest_plan(self) -> Plan:
         return Plan({op: self._fastest(op, schemes) for op, schemes in self.choices.items()})
+
+    def fastest(self) -> Plan:
+        """Every op in its fastest scheme, nothing repaired; among the equally fast ones (range methods), the least harmful."""
+        return self._fastest_plan
 
     def _fastest(self, op: str, schemes: tuple[Scheme, ...]) -> Scheme:
         # A repair is for an op that needs one: it costs a little, and where nothing is wrong it can do harm.
@@ -70,13 +90,22 @@ class Space:
         if not quantized:
             # bf16 by itself is no reason to leave fp32 where int8 is not even possible.
             return next((scheme for scheme in floats if scheme.dtype == "fp32"), best_float)
-        modes = sorted({s.mode or "" for s in quantized}, key=lambda mode: ("static", "weight", "dynamic").index(mode))
-        by_mode = {mode: [s for s in quantized if s.mode == mode] for mode in modes}
-        # Static first: a dynamic scheme wins only when it is clearly faster, since its speed hangs on the input.
-        mode = min(modes, key=lambda m: self.milliseconds(op, by_mode[m][0]) * (1.0 if m != "dynamic" else CLEARLY_SLOWER))
-        best = min(by_mode[mode], key=lambda s: (self.harm(op, s), by_mode[mode].index(s)))
+        static = [scheme for scheme in quantized if scheme.mode != "dynamic"]
+        # Static first: the speed of a dynamic scheme hangs on the input.
+        kept = quantized if not static else [s for s in quantized if s.mode == "dynamic"] if self._dynamic_wins else static
+        best = min(kept or static, key=lambda s: self.harm(op, s))
         fp32 = next((scheme for scheme in floats if scheme.dtype == "fp32"), None)
         return fp32 if fp32 is not None and self._not_worth_it(op, best, fp32) else best
+
+    @cached_property
+    def _dynamic_wins(self) -> bool:
+        """Whether dynamic is clearly faster than static over all ops that can be both. One op's timing is no ground for such a decision."""
+        sums = {"static": 0.0, "dynamic": 0.0}
+        for op, schemes in self.choices.items():
+            by_mode = {s.mode: self.milliseconds(op, s) for s in reversed(schemes) if s.mode in sums and not s.repairs}
+            if len(by_mode) == 2:
+                sums = {mode: sums[mode] + by_mode[mode] for mode in sums}  # type: ignore[index]
+        return 0 < CLEARLY_FASTER * sums["dynamic"] < sums["static"]
 
     def _not_worth_it(self, op: str, quantized: Scheme, fp32: Scheme) -> bool:
         slow, fast = self.milliseconds(op, quantized), self.milliseconds(op, fp32)
@@ -86,40 +115,43 @@ class Space:
     def _fp32_total(self) -> float:
         return sum(ms for (_, scheme), ms in self.cost.items() if scheme.dtype == "fp32")
 
-    def chain(self, *, exact: bool = False) -> list[Switch]:
-        """The way from :meth:`fastest` to all float, one op a step, the most relief for the least time first.
+    # -- what else there is ---------------------------------------------------------------------------------------
 
-        An op that a repair helps is repaired first, and only further on left in float. With ``exact`` the way leads to fp32, where
-        ops would otherwise go to bf16 if that is faster.
+    def options(self, op: str) -> list[Option]:
+        """The ways out for an op, its fastest scheme first: the least harmful of every kernel, with what it costs to leave the first."""
+        first = self.fastest()[op]
+        kernels: dict[tuple[object, ...], Scheme] = {}
+        for scheme in self.choices[op]:
+            key = (scheme.dtype, scheme.mode, scheme.granularity, scheme.repairs)
+            if self._known(op, scheme) and (key not in kernels or self.harm(op, scheme) < self.harm(op, kernels[key])):
+                kernels[key] = scheme
+        others = [scheme for scheme in kernels.values() if scheme != first]
+        # An op that was left in float for its speed has nowhere to go: what is faster and less harmful is where it is.
+        others = [] if first.is_float else [scheme for scheme in others if scheme.is_float or self.harm(op, scheme) < self.harm(op, first)]
+        return [Option(first, self.harm(op, first), 0.0), *(Option(s, self.harm(op, s), self.price(op, s)) for s in others)]
+
+    def _known(self, op: str, scheme: Scheme) -> bool:
+        """Whether this choice was looked at; where nothing was, every choice is as good."""
+        return scheme.is_float or not self.damage or (op, scheme) in self.damage
+
+    def price(self, op: str, scheme: Scheme) -> float:
+        """What it costs to have this op in this scheme and not in its fastest one: never nothing, or harmless ops would fall for it.
+
+        Timings are put on a coarse grid first, so that a plan does not hang on their noise.
         """
-        start = self.fastest()
-        steps = [step for op, scheme in start.items() for step in self._escapes(op, scheme, exact)]
-        return sorted(steps, key=lambda step: (-step.relief / self._price(start, step), step.op, step.scheme.is_float))
+        first = self.fastest()[op]
+        if scheme == first:
+            return 0.0
+        weight = CLEARLY_FASTER if scheme.dtype == "bf16" else 1.0
+        extra = weight * _snapped(self.milliseconds(op, scheme)) - _snapped(self.milliseconds(op, first))
+        floor = (FLOAT_FLOOR if scheme.is_float else REPAIR_FLOOR) * self._dearest
+        return max(extra, floor)
 
-    def _price(self, start: Plan, step: Switch) -> float:
-        # Never free: without a floor a tiny op with tiny harm would come before the big one that does the damage.
-        extra = self.milliseconds(step.op, step.scheme) - self.milliseconds(step.op, start[step.op])
-        floor = 0.05 * max(self.cost.values(), default=1.0)
-        return max(extra, floor, 1e-6)
+    @cached_property
+    def _dearest(self) -> float:
+        return _snapped(max(self.cost.values(), default=0.0)) or 1.0
 
-    def _escapes(self, op: str, scheme: Scheme, exact: bool) -> list[Switch]:
-        """The steps that an op takes away from harm: its best repair, if that helps enough, then the fastest float scheme."""
-        if scheme.is_float:
-            return []
-        harm, steps = self.harm(op, scheme), []
-        floats = [s for s in self.choices[op] if s.is_float and not (exact and s.dtype != "fp32")]
-        # bf16 does a hundredth of the harm of int8; it is taken where it is measured to be faster than fp32.
-        weighted = {s: self.milliseconds(op, s) * (1.0 if s.dtype == "fp32" else CLEARLY_SLOWER) for s in floats}
-        target = min(floats, key=lambda s: (weighted[s], s.dtype != "fp32"), default=None)
-        repaired = min((s for s in self.choices[op] if s.repairs), key=lambda s: self.harm(op, s), default=None)
-        if repaired is not None and self._helps(op, repaired, harm, target):
-            steps.append(Switch(op, repaired, harm - self.harm(op, repaired)))
-            harm = self.harm(op, repaired)
-        if target is not None:
-            steps.append(Switch(op, target, harm - self.harm(op, target)))
-        return steps
 
-    def _helps(self, op: str, repaired: Scheme, harm: float, target: Scheme | None) -> bool:
-        # Cheaper than float and with most of the relief: so its step always comes before the step to float in a chain.
-        cheap = target is None or self.milliseconds(op, repaired) <= self.milliseconds(op, target)
-        return cheap and self.harm(op, repaired) < HELPS * harm
+def _snapped(value: float) -> float:
+    """The nearest of a row of numbers that grow by a fifth each."""
+    return math.exp2(round(4 * math.log2(value)) / 4) if value > 0 else 0.0

@@ -1,0 +1,61 @@
+"""What a whole plan does to the output, measured without labels on a few calibration batches.
+
+    joint = Joint(backend, ranges, inputs, journal)
+    joint(plan)                  # squared change of the output over the output's variance
+
+Harms of single ops are added up to predict a plan's. Where errors meet (a producer and its consumer, Q and K, a residual pair) the whole is
+worse than the sum, and only running the whole shows it. That is one forward pass over a handful of samples: next to nothing beside an
+evaluation, so no evaluation is spent on a plan before it was looked at in this way.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from octune.calibration import Ranges
+from octune.plan import Plan
+from octune.sensitivity.probe import output_change
+
+if TYPE_CHECKING:
+    from octune.backends.base import Backend, Outputs
+    from octune.engine.journal import Journal
+
+__all__ = ["WORST", "Joint"]
+
+log = logging.getLogger("octune")
+# An output that is infinite or NaN is as bad as it gets; neither can be compared, nor kept in a journal.
+WORST = 1e9
+
+
+class Joint:
+    """Measures plans, each once: answers are kept in the journal, so that a resumed run decides as the first one did."""
+
+    def __init__(self, backend: Backend, ranges: Ranges, inputs: Sequence[Any], journal: Journal | None = None) -> None:
+        self._backend, self._ranges, self._inputs, self._journal = backend, ranges, inputs, journal
+        self._wanted: list[Outputs] | None = None
+        records = [] if journal is None else journal.records("joint")
+        self._known: dict[str, float] = {record["plan"]: record["harm"] for record in records if record["samples"] == ranges.samples}
+
+    def __call__(self, plan: Plan) -> float:
+        """The harm of this plan; ops that it does not name are fp32."""
+        plan = Plan({op: scheme for op, scheme in plan.items() if scheme.dtype != "fp32"})
+        if plan.digest not in self._known:
+            harm = self._known[plan.digest] = self._measure(plan)
+            if self._journal is not None:
+                self._journal.append("joint", {"samples": self._ranges.samples, "plan": plan.digest, "harm": harm})
+        return self._known[plan.digest]
+
+    def _measure(self, plan: Plan) -> float:
+        if self._wanted is None:
+            reference = self._backend.apply(Plan(), self._ranges)
+            self._wanted = [self._backend.run(reference, one) for one in self._inputs]
+        try:
+            model = self._backend.apply(plan, self._ranges)
+            harm = output_change(self._wanted, [self._backend.run(model, one) for one in self._inputs])
+        except Exception:  # a plan that does not run here is no reason to end the search: its trial would fail, and be recorded
+            log.debug("joint probe of %r", plan, exc_info=True)
+            return WORST
+        return min(harm, WORST) if math.isfinite(harm) else WORST
