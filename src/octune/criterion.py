@@ -1,6 +1,7 @@
 """How much accuracy may be lost, and what an evaluation says about it.
 
 criterion = Relative(0.01)                       # at most 1 % of the baseline's score
+criterion = Relative(0.01, confidence=0.95)      # and that for certain, not by luck
 criterion = Absolute(0.5, higher_is_better=False)
 criterion.judge(baseline_score, score)           # -> Verdict
 """
@@ -9,27 +10,34 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from octune.errors import ConfigError
-from octune.score import Z95, Score
+from octune.evaluation.intervals import Margins, margins
+from octune.score import Score
 
 __all__ = ["Absolute", "Criterion", "Relative", "Verdict"]
 
-Outcome = Literal["pass", "fail"]
+Outcome = Literal["pass", "fail", "undecidable"]
+USUAL = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What one score says against the criterion.
 
-    ``drop`` is the loss against the baseline (positive is worse), ``allowed`` the largest loss that passes; both
-    in the metric's own unit. ``low`` and ``high`` bound the drop with 95 % confidence when both scores have
-    per-item results; ``lost`` and ``gained`` count the answers that flipped. ``undecidable`` says that the interval
-    of the drop holds the limit: with this many items, luck alone could have decided.
+    ``drop`` is the loss against the baseline (positive is worse), ``allowed`` the largest loss that passes; both in the metric's own unit.
+    ``low`` and ``high`` bound the drop with 95 % confidence (or the criterion's own) when both scores have per-item results;
+    ``lost`` and ``gained`` count the answers that flipped, of ``n``. ``needed`` is about how many items would decide, if they went
+    on like this; None when it is decided or unknown.
+
+    Without a confidence the drop alone decides, and ``undecidable`` says whether luck could have. With one, ``bound`` is what
+    the drop does not exceed with that confidence: the outcome is "pass" if that is allowed, "fail" if a forbidden drop is as
+    certain, else "undecidable".
     """
 
     outcome: Outcome
@@ -40,26 +48,37 @@ class Verdict:
     lost: int | None = None
     gained: int | None = None
     n: int | None = None
+    needed: int | None = None
+    confidence: float | None = None
+    bound: float | None = None
+    stopped: str | None = None
 
     @property
     def passed(self) -> bool:
-        """Whether the point estimate meets the criterion."""
+        """Whether the criterion is met."""
         return self.outcome == "pass"
 
     @property
     def undecidable(self) -> bool:
-        """Whether the limit lies inside the interval of the drop."""
+        """Whether this many items cannot tell a pass from a fail."""
+        if self.stopped is not None:
+            return False
+        if self.confidence is not None:
+            return self.outcome == "undecidable"
         return self.low is not None and self.high is not None and self.low <= self.allowed < self.high
 
     @property
-    def items_needed(self) -> int | None:
-        """About how many items would decide, if the drop stayed what it is; None when decided or unknown."""
-        if not self.undecidable or self.n is None or self.low is None or self.high is None:
-            return None
-        distance = abs(self.allowed - self.drop)
-        if distance == 0 or not math.isfinite(self.high - self.low):
-            return None
-        return math.ceil(self.n * (((self.high - self.low) / 2) / distance) ** 2)
+    def certainty(self) -> str:
+        """How sure the outcome is, in words; empty where nothing is known of it, or nothing is in doubt."""
+        if self.stopped is not None:
+            return self.stopped
+        words = []
+        if self.bound is not None and self.confidence is not None:
+            words.append(f"at most {self.bound:+.4f} with {self.confidence:.0%} confidence")
+        if self.undecidable:
+            text = "undecidable with this many items" if self.low is not None else "undecidable without one score per item"
+            words.append(text + (f" (about {self.needed} would decide)" if self.needed is not None else ""))
+        return ", ".join(words)
 
     def __str__(self) -> str:
         text = f"{self.outcome}: drop {self.drop:+.4f} of {self.allowed:.4f} allowed"
@@ -67,27 +86,35 @@ class Verdict:
             text += f" [{self.low:+.4f}, {self.high:+.4f}]"
         if self.lost is not None:
             text += f", {self.lost} answers lost and {self.gained} gained of {self.n}"
-        if self.undecidable:
-            text += ", undecidable with this many items"
-            if self.items_needed is not None:
-                text += f" (about {self.items_needed} would decide)"
-        return text
+        return f"{text}, {self.certainty}" if self.certainty else text
 
 
 @dataclass(frozen=True)
 class Criterion(ABC):
-    """Base of :class:`Relative` and :class:`Absolute`."""
+    """Base of :class:`Relative` and :class:`Absolute`.
+
+    Without a ``confidence`` the score decides as it is. With one, such as 0.95, a pass must be certain to that degree: a model
+    that loses more than is allowed passes with a chance of at most 5 %. That needs one score per item.
+    """
 
     tolerance: float
     higher_is_better: bool = True
+    confidence: float | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.tolerance, bool) or not isinstance(self.tolerance, int | float) or not math.isfinite(self.tolerance):
             raise ConfigError(f"The tolerance of a criterion must be a finite number. Got {self.tolerance!r} instead.")
+        sure = self.confidence
+        if sure is not None and (isinstance(sure, bool) or not isinstance(sure, int | float) or not 0.5 <= sure < 1):
+            raise ConfigError(f"The confidence of a criterion must be from 0.5 to below 1, such as 0.95. Got {sure!r} instead.")
 
     @abstractmethod
     def allowed(self, baseline: float) -> float:
         """The largest loss that passes; negative demands a gain."""
+
+    def credit(self, baseline: Score) -> npt.NDArray[np.float64] | None:
+        """What each item may lose, where that is an estimate too, because it depends on the baseline's items. None by default."""
+        return None
 
     def loss(self, baseline: float, value: float) -> float:
         """How much worse ``value`` is than ``baseline``."""
@@ -95,24 +122,76 @@ class Criterion(ABC):
 
     def judge(self, baseline: Score, score: Score) -> Verdict:
         """Compare a score with the baseline's, item by item when both have items."""
-        drop, allowed = self.loss(baseline.value, score.value), self.allowed(baseline.value)
+        allowed = self.allowed(baseline.value)
+        paired = baseline if score.index is None or baseline.items is None else _part(baseline, score.index)
+        if paired.items is None or score.items is None or paired.items.shape != score.items.shape:
+            drop = self.loss(baseline.value, score.value)
+            outcome = self._by_drop(baseline, score, drop) if self.confidence is None else "undecidable"
+            return Verdict(outcome, drop, allowed, n=score.n, confidence=self.confidence)
+        losses = self._losses(paired, score)
+        # Of a part of the items, only their own difference says something: it may be an easy or a hard part.
+        drop = float(losses.mean()) if score.partial else self.loss(baseline.value, score.value)
+        sides = self.margins(paired, score, (1 - (self.confidence or USUAL)) / 2)
+        lost = gained = None
+        if paired.hits is not None and score.hits is not None:
+            lost, gained = int(np.sum(paired.hits > score.hits)), int(np.sum(paired.hits < score.hits))
+        low, high, deciding, bound = drop - sides.down, drop + sides.up, sides, None
+        outcome = self._by_drop(baseline, score, drop)
+        undecided = low <= allowed < high
+        if self.confidence is not None:
+            deciding = self.margins(paired, score, 1 - self.confidence)
+            bound = drop + deciding.up
+            outcome = "pass" if bound <= allowed else "fail" if drop - deciding.down > allowed else "undecidable"
+            undecided = outcome == "undecidable"
+        verdict = Verdict(outcome, drop, allowed, low, high, lost, gained, int(losses.size), None, self.confidence, bound)
+        if score.partial:
+            return replace(verdict, outcome="fail", stopped=_stopped(score))
+        return replace(verdict, needed=_needed(losses.size, allowed - drop, deciding) if undecided else None)
+
+    def _by_drop(self, baseline: Score, score: Score, drop: float) -> Outcome:
         # A hair of slack: 0.9 - 0.891 is 0.009000000000000008, and a user who allows 1 % means to pass here. It goes with the scores:
         # a fixed amount would let anything pass where the scores themselves are tiny, such as a mean squared error.
-        outcome: Outcome = "pass" if drop <= allowed + 1e-9 * max(abs(baseline.value), abs(score.value)) else "fail"
-        if baseline.items is None or score.items is None or baseline.items.shape != score.items.shape:
-            return Verdict(outcome, drop, allowed, n=score.n)
-        sign = 1.0 if self.higher_is_better else -1.0
-        losses = sign * (baseline.items - score.items)
-        half = Z95 * float(losses.std(ddof=1)) / math.sqrt(losses.size) if losses.size > 1 else math.inf
-        lost = gained = None
-        if baseline.hits is not None and score.hits is not None:
-            lost = int(np.sum(baseline.hits > score.hits))
-            gained = int(np.sum(baseline.hits < score.hits))
-        return Verdict(outcome, drop, allowed, drop - half, drop + half, lost, gained, int(losses.size))
+        return "pass" if drop <= self.allowed(baseline.value) + 1e-9 * max(abs(baseline.value), abs(score.value)) else "fail"
+
+    def _losses(self, baseline: Score, score: Score) -> npt.NDArray[np.float64]:
+        if baseline.items is None or score.items is None:
+            raise ValueError("losses of single items need the items of both scores")
+        return baseline.items - score.items if self.higher_is_better else score.items - baseline.items
+
+    def margins(self, baseline: Score, score: Score, tail: float) -> Margins:
+        """How far off the drop may be, each way, with a chance of at most ``tail``; both scores must have the same items."""
+        losses = self._losses(baseline, score)
+        if losses.size < 2:
+            return Margins(math.inf, math.inf, math.inf, math.inf)
+        return margins(losses, tail, self.most(baseline, losses), self.credit(baseline))
+
+    def most(self, baseline: Score, losses: npt.NDArray[np.float64]) -> tuple[float, float]:
+        """The most that one item can lose and gain: by the limits of the metric, else by what the items are seen to differ."""
+        items = baseline.items
+        if items is None:
+            raise ValueError("the most that an item can lose needs the baseline's items")
+        if baseline.span is not None:
+            return baseline.span, baseline.span
+        worst, best = float(items.min()), float(items.max())
+        low, high = baseline.limits or ((0.0, 1.0) if 0 <= worst <= best <= 1 else (-math.inf, math.inf))
+        most = best - low, high - worst
+        if not self.higher_is_better:
+            most = most[1], most[0]
+        seen = float(np.abs(losses).max())
+        # Without a limit, an item is taken to lose at most what the worst of fp32's items is worse than its best.
+        lost, gained = (one if math.isfinite(one) else best - worst for one in most)
+        return max(lost, seen), max(gained, seen)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, in the words of the configuration."""
-        return {type(self).__name__.lower(): self.tolerance, "higher_is_better": self.higher_is_better}
+        sure = {} if self.confidence is None else {"confidence": self.confidence}
+        return {type(self).__name__.lower(): self.tolerance, "higher_is_better": self.higher_is_better, **sure}
+
+    def __str__(self) -> str:
+        return self._described() + ("" if self.confidence is None else f", with {self.confidence:.0%} confidence")
+
+    @abstractmethod
+    def _described(self) -> str: ...
 
 
 class Relative(Criterion):
@@ -121,7 +200,10 @@ class Relative(Criterion):
     def allowed(self, baseline: float) -> float:
         return self.tolerance * abs(baseline)
 
-    def __str__(self) -> str:
+    def credit(self, baseline: Score) -> npt.NDArray[np.float64] | None:
+        return None if baseline.items is None else self.tolerance * math.copysign(1.0, baseline.value) * baseline.items
+
+    def _described(self) -> str:
         return f"at most {self.tolerance:.2%} of the fp32 score lost"
 
 
@@ -131,5 +213,32 @@ class Absolute(Criterion):
     def allowed(self, baseline: float) -> float:
         return self.tolerance
 
-    def __str__(self) -> str:
+    def _described(self) -> str:
         return f"at most {self.tolerance:g} lost against the fp32 score"
+
+
+def _part(baseline: Score, index: npt.NDArray[np.int64]) -> Score:
+    """The baseline's results on some of its items."""
+    if baseline.items is None or index.size == 0 or index.max() >= baseline.items.size:
+        return Score.of(baseline.value)
+    hits = None if baseline.hits is None else baseline.hits[index]
+    return Score(baseline.value, int(index.size), None, None, baseline.items[index], hits, baseline.limits, baseline.span)
+
+
+def _needed(n: int, distance: float, sides: Margins) -> int | None:
+    """About how many items would decide: what is due to unseen losses shrinks with their number, the rest with its square root."""
+    margin, unseen = (sides.up, sides.unseen_up) if distance >= 0 else (sides.down, sides.unseen_down)
+    unseen, distance = min(unseen, margin), abs(distance)
+    if distance == 0 or not math.isfinite(margin):
+        return None
+    rest = margin - unseen
+    # unseen * x^2 + rest * x = distance, with x the square root of n over the number that is needed
+    root = (math.sqrt(rest**2 + 4 * unseen * distance) - rest) / (2 * unseen) if unseen > 0 else distance / rest
+    return max(n, math.ceil(n / root**2)) if root > 0 else None
+
+
+def _stopped(score: Score) -> str:
+    seen = f"stopped after {score.n:,} of {score.total:,} items"
+    if not score.p:
+        return f"{seen}: fails whatever the others say"
+    return f"{seen}: fails for certain (p < {math.ceil(score.p * 1e4) / 1e4:g})"

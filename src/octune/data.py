@@ -10,7 +10,7 @@ a generator can be walked only once, so it is drawn into memory. What cannot be 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -22,11 +22,52 @@ log = logging.getLogger("octune")
 
 
 class Batches:
-    """Batches that can be walked again and again, at most ``limit`` of them."""
+    """Batches that can be walked again and again, at most ``limit`` of them.
 
-    def __init__(self, walk: Callable[[], Iterator[Any]], role: str, limit: int | None = None, notes: tuple[str, ...] = ()) -> None:
+    Where the data allows it they can also be picked by number: ``pick(3)``, of ``count``. ``blocks`` says how many batches make a block,
+    for data whose blocks are random samples of its rows.
+    """
+
+    def __init__(
+        self,
+        walk: Callable[[], Iterator[Any]],
+        role: str,
+        limit: int | None = None,
+        notes: tuple[str, ...] = (),
+        pick: Callable[[int], Any] | None = None,
+        length: Callable[[], int] | None = None,
+        blocks: Callable[[], Sequence[int] | None] | None = None,
+    ) -> None:
         self._walk, self._role, self._limit = walk, role, limit
         self.notes = notes
+        self.pick, self._length, self._blocks = pick, length, blocks
+
+    @property
+    def count(self) -> int | None:
+        """How many batches can be picked by number; None where they can only be walked."""
+        if self.pick is None or self._length is None:
+            return None
+        return self._length() if self._limit is None else min(self._length(), self._limit)
+
+    @property
+    def blocks(self) -> Sequence[int] | None:
+        """How many batches each block has; None where the rows come in no random order."""
+        return None if self._blocks is None else self._blocks()
+
+    def taken(self, numbers: Sequence[int], blocks: Sequence[int] | None = None) -> Batches:
+        """Only the batches of these numbers, of data that can be picked from."""
+        if self.pick is None:
+            raise DataError(f"The batches of the {self._role} data cannot be picked by number. Give them as a list.")
+        pick = self.pick
+        return Batches(
+            lambda: (pick(number) for number in numbers),
+            self._role,
+            None,
+            self.notes,
+            lambda place: pick(numbers[place]),
+            lambda: len(numbers),
+            lambda: blocks,
+        )
 
     def __iter__(self) -> Iterator[Any]:
         count = 0
@@ -63,8 +104,24 @@ def as_batches(data: Any, *, role: str, limit: int | None = None) -> Batches:
         kept = list(islice(data, limit))
         note = f"the {role} data is a generator, which can be walked only once: its {len(kept)} batches were drawn into memory"
         log.warning("%s", note)
-        return Batches(lambda: iter(kept), role, limit, (note,))
-    return Batches(lambda: iter(data), role, limit)
+        return Batches(lambda: iter(kept), role, limit, (note,), kept.__getitem__, kept.__len__)
+    pick, length = _random_access(data)
+    return Batches(lambda: iter(data), role, limit, (), pick, length, lambda: getattr(data, "blocks", None))
+
+
+def _random_access(data: Any) -> tuple[Callable[[int], Any], Callable[[], int]] | tuple[None, None]:
+    """How to get at a batch by its number, if that is sure to be what a walk gives."""
+    if isinstance(data, Sequence) or isinstance(getattr(type(data), "blocks", None), property):
+        return data.__getitem__, data.__len__
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not hasattr(data, "__iter__"):
+        return data.__getitem__, data.__len__
+    # A DataLoader in order: its batches are made of known items. With workers, picking them one by one would be slower than a walk.
+    if type(data).__name__ != "DataLoader" or type(getattr(data, "sampler", None)).__name__ != "SequentialSampler":
+        return None, None
+    if getattr(data, "num_workers", 1) or data.batch_sampler is None or type(data.batch_sampler).__name__ != "BatchSampler":
+        return None, None
+    groups = list(data.batch_sampler)
+    return lambda number: data.collate_fn([data.dataset[item] for item in groups[number]]), groups.__len__
 
 
 def _called(factory: Callable[[], Any], role: str) -> Iterable[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,7 +24,9 @@ from octune.engine.events import Listener
 from octune.engine.journal import RANGES
 from octune.engine.local import Timing
 from octune.errors import ConfigError, DataError, UnsupportedError
-from octune.evaluation.evaluator import Evaluator, FunctionEvaluator, MetricEvaluator
+from octune.evaluation.evaluator import Evaluator, MetricEvaluator
+from octune.evaluation.function import FunctionEvaluator
+from octune.evaluation.holdout import held_items, search_items, split_batches
 from octune.evaluation.metrics import Metric, get_metric
 from octune.search import STRATEGIES, Space, Strategy
 
@@ -55,6 +58,7 @@ class Job:
         config: Config | str | Path | dict[str, Any] | None,
         listener: Listener | None,
         *,
+        certify: str | None = None,
         unchecked: bool = False,
     ) -> Job:
         """Make a job of what the user gave; arguments win over the configuration. ``unchecked`` needs no scoring."""
@@ -68,7 +72,10 @@ class Job:
         calibration_batches = (
             as_batches(given.calibration, role="calibration", limit=_limit(config)) if given.calibration is not None else None
         )
-        evaluator, evaluation_batches = _evaluator(backend, evaluate, given, config, unchecked)
+        certify = certify or config.criterion.certify
+        if certify not in (None, "holdout"):
+            raise ConfigError(f"certify must be 'holdout' or be left out. Got {certify!r} instead.")
+        evaluator, certifier, evaluation_batches = _evaluators(backend, evaluate, given, config, unchecked, certify is not None)
         notes = list(calibration_batches.notes if calibration_batches else ())
         if calibration_batches is None and config.quantization.approach == "static":
             raise ConfigError(
@@ -89,10 +96,10 @@ class Job:
         if example is not None and config.performance.batch_size is not None:
             example = backend.resized(example, config.performance.batch_size)
         folder = config.workspace.path
-        journal = Journal.open(folder, _header(backend, evaluator, criterion, config, folder), resume=config.workspace.resume)
+        journal = Journal.open(folder, _header(backend, evaluator, certify, criterion, config, folder), resume=config.workspace.resume)
         timing = Timing(config.performance.warmup, config.performance.iterations)
         stop = Stop(config.tuning.timeout, config.tuning.max_trials)
-        study = Study(backend, evaluator, criterion, journal, stop, listener, timing, example)
+        study = Study(backend, evaluator, criterion, journal, stop, listener, timing, example, certifier)
         return cls(config, study, calibration_batches, samples, folder / RANGES if folder else None, notes)
 
     def strategy(self, space: Space) -> Strategy:
@@ -136,23 +143,25 @@ def _refuse_what_is_not_there(config: Config) -> None:
         raise UnsupportedError(
             "tuning.performance_only skips scoring, which is what octune.quantize() is for. Call that, or set it to false."
         )
-    if config.criterion.confidence is not None:
-        raise UnsupportedError("criterion.confidence is not there yet: the point estimate decides, and the interval is reported.")
 
 
-def _evaluator(
-    backend: Backend, evaluate: Callable[[Any], Any] | None, given: sources.Given, config: Config, unchecked: bool
-) -> tuple[Evaluator, Batches | None]:
-    limit = config.tuning.trial_timeout
+def _evaluators(
+    backend: Backend, evaluate: Callable[..., Any] | None, given: sources.Given, config: Config, unchecked: bool, certify: bool
+) -> tuple[Evaluator, Evaluator | None, Batches | None]:
+    """Who scores in the search, and who scores on data held out of it; and the evaluation data, if it is known."""
+    limit, seed = config.tuning.trial_timeout, config.tuning.random_seed
     if unchecked:
-        return FunctionEvaluator(lambda model: 0.0), None
+        return FunctionEvaluator(lambda model: 0.0), None, None
     if evaluate is not None:
         if not callable(evaluate):
             raise ConfigError(
                 f"evaluate must be a function that takes the model and returns its score. Got {type(evaluate).__name__} instead."
             )
         batches = as_batches(given.evaluation, role="evaluation") if given.evaluation is not None else None
-        return FunctionEvaluator(evaluate, limit), batches
+        if not certify:
+            return FunctionEvaluator(evaluate, limit, seed), None, batches
+        search, held = (FunctionEvaluator(evaluate, limit, seed, partial(items, seed=seed)) for items in (search_items, held_items))
+        return search, held, batches
     if given.metric is None or given.evaluation is None:
         missing = "evaluation data" if given.evaluation is None else "a metric"
         raise ConfigError(
@@ -161,7 +170,16 @@ def _evaluator(
         )
     metric = given.metric if isinstance(given.metric, Metric) else get_metric(given.metric, **config.evaluation.metric_options)
     batches = as_batches(given.evaluation, role="evaluation")
-    return MetricEvaluator(backend, batches, metric, limit, config.evaluation.samples), batches
+    if not certify:
+        return MetricEvaluator(backend, batches, metric, limit, config.evaluation.samples, seed), None, batches
+    if config.evaluation.samples is not None:
+        raise ConfigError("certify: holdout and evaluation.samples cannot be combined. Leave one out, or give fewer data.")
+    to_search, to_hold = split_batches(batches, seed)
+    return (
+        MetricEvaluator(backend, to_search, metric, limit, seed=seed),
+        MetricEvaluator(backend, to_hold, metric, limit, seed=seed),
+        batches,
+    )
 
 
 def _first(backend: Backend, batches: Batches) -> Any:
@@ -176,8 +194,8 @@ def _criterion(config: Config, evaluator: Evaluator) -> Criterion:
     chosen = config.criterion
     higher = evaluator.higher_is_better if chosen.higher_is_better is None else chosen.higher_is_better
     if chosen.absolute is not None:
-        return Absolute(chosen.absolute, higher)
-    return Relative(chosen.relative if chosen.relative is not None else 0.01, higher)
+        return Absolute(chosen.absolute, higher, chosen.confidence)
+    return Relative(chosen.relative if chosen.relative is not None else 0.01, higher, chosen.confidence)
 
 
 def _limit(config: Config) -> int:
@@ -185,13 +203,15 @@ def _limit(config: Config) -> int:
     return max(config.calibration.batches or config.calibration.samples)
 
 
-def _header(backend: Backend, evaluator: Evaluator, criterion: Criterion, config: Config, folder: Path | None) -> dict[str, Any]:
+def _header(
+    backend: Backend, evaluator: Evaluator, certify: str | None, criterion: Criterion, config: Config, folder: Path | None
+) -> dict[str, Any]:
     """What must be equal for a journal to be continued."""
     if folder is None:
         return {}
     return {
         "model": backend.fingerprint(),
-        "evaluation": {"by": evaluator.name, "samples": config.evaluation.samples},
+        "evaluation": {"by": evaluator.name, "samples": config.evaluation.samples, "certify": certify},
         "criterion": criterion.to_json(),
         "objective": config.tuning.objective,
         "strategy": config.tuning.strategy,

@@ -49,6 +49,11 @@ class Trial:
         return self.verdict is not None and self.verdict.passed
 
     @property
+    def complete(self) -> bool:
+        """Whether it was scored on all of the data; a trial that passes always was."""
+        return self.score is not None and not self.score.partial
+
+    @property
     def key(self) -> str:
         """What it is found by: the form it ran in, what it was calibrated on, and the plan."""
         return f"{self.form}:{self.samples}:{self.plan.digest}"
@@ -72,7 +77,7 @@ class Trial:
         """Plain data without the plan's ops and the per-item scores: what a report or a manifest shows of a trial."""
         data = self.to_json() | {"plan": self.plan.digest}
         if data["score"] is not None:
-            data["score"] = {key: value for key, value in data["score"].items() if key not in ("items", "hits")}
+            data["score"] = {key: value for key, value in data["score"].items() if key not in ("items", "hits", "index")}
         return data
 
     @classmethod
@@ -91,7 +96,8 @@ class Result:
     """The best model found, and everything that was learned on the way.
 
     ``met`` says whether the model that is handed over meets the criterion. If nothing quantized did, or nothing was
-    faster, ``best`` and ``model`` are the closest or the fp32 baseline, and ``stopped_because`` says so.
+    faster, ``best`` and ``model`` are the closest or the fp32 baseline, and ``stopped_because`` says so. ``certified`` is the final
+    word on ``best`` from data that was held out of the search, where that was asked for.
     """
 
     met: bool
@@ -108,12 +114,13 @@ class Result:
     environment: Mapping[str, Any] = field(default_factory=dict)
     kept: Mapping[str, str] = field(default_factory=dict)
     workspace: Path | None = None
+    certified: Verdict | None = None
     backend: Backend | None = field(default=None, repr=False, compare=False)
 
     @property
     def front(self) -> tuple[Trial, ...]:
-        """The trials that no other trial beats in both score and latency, fastest first."""
-        scored = [t for t in (self.baseline, *self.trials) if t.score is not None and t.latency_ms is not None]
+        """The trials that no other trial beats in both score and latency, fastest first; of those that were scored on all data."""
+        scored = [t for t in (self.baseline, *self.trials) if t.complete and t.latency_ms is not None]
         sign = 1.0 if self.criterion.higher_is_better else -1.0
         front: list[Trial] = []
         for trial in sorted(scored, key=lambda t: (t.latency_ms or 0.0, -sign * (t.score.value if t.score else 0.0))):
@@ -121,6 +128,11 @@ class Result:
             if not front or value > sign * (front[-1].score.value if front[-1].score else 0.0):
                 front.append(trial)
         return tuple(front)
+
+    @property
+    def rivals(self) -> int:
+        """How many quantized plans were compared on the data that ``best`` was chosen by: the more, the luckier the best of them looks."""
+        return len({trial.plan for trial in self.trials if trial.complete})
 
     @property
     def speedup(self) -> float | None:

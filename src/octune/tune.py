@@ -35,10 +35,11 @@ def tune(
     model: Any = None,
     *,
     calibration: Any = None,
-    evaluate: Callable[[Any], Any] | None = None,
+    evaluate: Callable[..., Any] | None = None,
     metric: str | Metric | Callable[..., Any] | None = None,
     evaluation: Any = None,
     criterion: Criterion | None = None,
+    certify: str | None = None,
     config: Config | str | Path | dict[str, Any] | None = None,
     listener: Listener | None = None,
 ) -> Result:
@@ -46,10 +47,13 @@ def tune(
 
     Score it with your own ``evaluate(model) -> number``, or with a ``metric`` over ``evaluation`` batches of
     ``(inputs, label)``. ``calibration`` batches show what the activations look like; without them only dynamic schemes
-    are used. ``config`` is a :class:`Config`, a YAML file or a dict, and may name model, data and metric itself.
+    are used. A function that returns one number per item is compared with fp32 item by item; one that also takes ``subset``
+    (``evaluate(model, subset=None)``, numbers of items) is asked for no more items than it takes to see that a plan fails.
+    ``certify="holdout"`` keeps 30 % of the evaluation data out of the search, for the final word. ``config`` is a
+    :class:`Config`, a YAML file or a dict, and may name model, data and metric itself.
     The model you bring is not changed. There is always a :class:`Result`; a set-up that cannot work raises.
     """
-    job = Job.of(model, calibration, evaluate, metric, evaluation, criterion, config, listener)
+    job = Job.of(model, calibration, evaluate, metric, evaluation, criterion, config, listener, certify=certify)
     with job:
         study = job.study
         study.baseline()
@@ -122,6 +126,10 @@ def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resu
         scored = [trial for trial in study.trials if trial.verdict is not None]
         best = min(scored, key=lambda t: t.verdict.drop if t.verdict else 0.0, default=baseline)
         stopped += "; no quantized plan met the criterion" + ("" if scored else ", and none could be scored")
+    certified = study.certify(best) if met and best is not baseline else None
+    if study.certifier is not None and met and best is not baseline:
+        met = certified is not None and certified.passed
+        stopped += "" if met else "; but the data held out of the search does not confirm it"
     broken = (study.journal.broken,) if study.journal.broken else ()
     return Result(
         met=met,
@@ -138,6 +146,7 @@ def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resu
         environment=job.environment,
         kept={} if best is baseline else _why_float(best.plan, space, ops),
         workspace=study.journal.folder,
+        certified=certified,
         backend=study.backend,
     )
 

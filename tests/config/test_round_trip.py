@@ -67,7 +67,7 @@ OPS = st.dictionaries(
     max_size=4,
 )
 CRITERION = st.one_of(
-    section(relative=FLOATS, higher_is_better=st.booleans(), confidence=st.floats(0.001, 0.999)),
+    section(relative=FLOATS, higher_is_better=st.booleans(), confidence=st.floats(0.5, 0.999)),
     st.fixed_dictionaries({"absolute": FLOATS}, optional={"higher_is_better": st.booleans()}),
 )
 CONFIGS = section(

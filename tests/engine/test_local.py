@@ -19,7 +19,7 @@ from octune.engine import Journal, Stop, Study
 from octune.engine.events import Listener
 from octune.engine.local import WORST, Timing
 from octune.errors import DataError, EvaluationError
-from octune.evaluation.evaluator import FunctionEvaluator
+from octune.evaluation.function import FunctionEvaluator
 from octune.plan import Op, Plan, Scheme
 from octune.search import Proposal
 

@@ -11,7 +11,8 @@ import pytest
 
 from octune.data import as_batches
 from octune.errors import DataError, EvaluationError, EvaluationTimeout
-from octune.evaluation.evaluator import FunctionEvaluator, MetricEvaluator
+from octune.evaluation.evaluator import MetricEvaluator
+from octune.evaluation.function import FunctionEvaluator
 from octune.evaluation.metrics import get_metric
 
 X = np.arange(12.0).reshape(6, 2)

@@ -107,10 +107,10 @@ def loss(value: Any) -> float:
 
 
 def confidence(value: Any) -> float:
-    """A level of confidence strictly between 0 and 1."""
+    """A level of confidence: at 0.5 the score itself is the bound, and 1 cannot be had."""
     found = share(value)
-    if not 0 < found < 1:
-        raise expected("a number between 0 and 1, such as 0.95", f"Did you mean {found:g}%?" if 1 < found < 100 else "")
+    if not 0.5 <= found < 1:
+        raise expected("a number from 0.5 to below 1, such as 0.95", f"Did you mean {found:g}%?" if 1 < found < 100 else "")
     return found
 
 
@@ -265,7 +265,7 @@ _ALGORITHMS = ("minmax", "percentile", "mse", "kl")
 Seconds = Annotated[float, *_as(number, {"type": "number", "minimum": 0}, low=0)]
 Number = Annotated[float, *_as(share, {"anyOf": [{"type": "number"}, _PERCENT]})]
 Loss = Annotated[float, *_as(loss, {"anyOf": [{"type": "number", "exclusiveMaximum": 1}, _PERCENT]})]
-Confidence = Annotated[float, *_as(confidence, {"anyOf": [{"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}, _PERCENT]})]
+Confidence = Annotated[float, *_as(confidence, {"anyOf": [{"type": "number", "minimum": 0.5, "exclusiveMaximum": 1}, _PERCENT]})]
 Positive = Annotated[int, *_as(whole, {"type": "integer", "minimum": 1}, low=1)]
 Natural = Annotated[int, *_as(whole, {"type": "integer", "minimum": 0}, low=0)]
 # NumPy's and scikit-learn's seeds end at 32 bits.

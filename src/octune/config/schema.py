@@ -201,7 +201,10 @@ class Criterion(Section):
         None, description="Direction of the score. Left out: the metric's own; for a function of yours, higher is better."
     )
     confidence: kinds.Confidence | None = Field(
-        None, description="How sure the verdict must be, such as 0.95. Left out: the score alone decides."
+        None, description="How sure a pass must be, such as 0.95; needs one score per item. Left out: the score alone decides."
+    )
+    certify: Annotated[Literal["holdout"], *_word("holdout")] | None = Field(
+        None, description="holdout: 30 % of the evaluation data is kept out of the search, and has the final word on its winner."
     )
 
     @model_validator(mode="before")

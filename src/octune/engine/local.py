@@ -20,15 +20,17 @@ from octune.backends.base import Backend
 from octune.calibration import Ranges, collect
 from octune.cost.latency import Latency, interleaved
 from octune.cost.table import measure_ops
-from octune.criterion import Criterion
+from octune.criterion import Criterion, Verdict
 from octune.data import Batches
 from octune.engine.events import Listener
 from octune.engine.journal import Journal
 from octune.engine.stop import Stop
-from octune.errors import DataError, EvaluationError, OctuneError, WorkspaceError
+from octune.errors import ConfigError, DataError, EvaluationError, OctuneError, WorkspaceError
 from octune.evaluation.evaluator import Evaluator
+from octune.evaluation.referee import Standard
 from octune.plan import Op, Plan, Scheme
 from octune.result import Trial
+from octune.score import Score
 from octune.search.base import Proposal
 
 __all__ = ["Study", "Timing"]
@@ -51,7 +53,7 @@ class Timing:
 
 @dataclass
 class Study:
-    """One model being tuned. ``example`` is the input that latency is measured on."""
+    """One model being tuned. ``example`` is the input that latency is measured on. ``certifier`` scores on data held out of the search."""
 
     backend: Backend
     evaluator: Evaluator
@@ -61,6 +63,7 @@ class Study:
     listener: Listener
     timing: Timing = field(default_factory=Timing)
     example: Any = None
+    certifier: Evaluator | None = None
     trials: list[Trial] = field(default_factory=list)
     models: dict[str, Any] = field(default_factory=dict)
     ranges: dict[int, Ranges] = field(default_factory=dict)
@@ -99,9 +102,44 @@ class Study:
             self.journal.append("baseline", {"order": self.evaluator.order, **trial.to_json()})
         if trial.score is None:
             raise EvaluationError("The journal holds a baseline without a score. Start again with workspace.resume: false.")
-        self.reference = trial.judged(self.criterion, trial.score)
+        if self.criterion.confidence is not None and trial.score.items is None:
+            raise ConfigError(
+                f"criterion.confidence is {self.criterion.confidence:g}, which needs one score per item, and {self.evaluator.name!r} gives "
+                "a single number. Return one number per item, or leave the confidence out."
+            )
+        # Of fp32 against itself the drop is known: it is 0, however few items there are.
+        self.reference = trial.judged(replace(self.criterion, confidence=None), trial.score)
         self.listener.trial(self.reference)
+        if self.certifier is not None:
+            self._held_out("fp32", self.backend.baseline)
         return self.reference
+
+    def certify(self, trial: Trial) -> Verdict | None:
+        """The final word on a trial, from data that the search never saw. None when it could not be scored there."""
+        if self.certifier is None:
+            return None
+        self.listener.stage("certify", "scoring the winner on data that the search never saw")
+        try:
+            return self.criterion.judge(self._held_out("fp32", self.backend.baseline), self._held_out(trial.key, self.model(trial)))
+        except KeyboardInterrupt:
+            self.stop.interrupted = True
+            self.listener.note("the winner was not scored on the data held out: interrupted by the user")
+        except OctuneError as error:
+            self.listener.note(f"the winner could not be scored on the data held out: {_first_line(error)}")
+        return None
+
+    def _held_out(self, key: str, model: Any) -> Score:
+        if self.certifier is None:
+            raise ValueError("there is no data held out")
+        known = next((record for record in self.journal.records("held out") if record["key"] == key), None)
+        if known is not None:
+            self.certifier.order = known["order"]
+            return Score.from_json(known["score"])
+        if self.certifier.order is None and isinstance(self.evaluator.order, int):
+            self.certifier.order = self.evaluator.order  # how many items a function scores: it need not be run in full to learn that again
+        score = self.certifier(model)
+        self.journal.append("held out", {"key": key, "order": self.certifier.order, "score": score.to_json()})
+        return score
 
     def _baseline_score(self, model: Any) -> Any:
         try:
@@ -234,7 +272,7 @@ class Study:
             # Timed before it is scored: evaluation code may leave its mark on the model (train mode, hooks).
             latency, speedup = self._speed(model, form)
             trial = replace(trial, size=self.backend.size(model), latency_ms=latency, speedup=speedup)
-            score = self.evaluator(model)
+            score = self.evaluator(model, self._standard())
             trial = replace(trial, score=score, seconds=time.perf_counter() - begun)
             if form != "eager":  # slow to make again, so it is kept
                 self.models[trial.key] = self.backend.refreshed(model)
@@ -260,6 +298,11 @@ class Study:
         self.trials.append(trial)
         self.listener.trial(trial)
         return trial
+
+    def _standard(self) -> Standard | None:
+        """What lets a hopeless candidate be stopped early: fp32's items, to compare with."""
+        baseline = None if self.reference is None else self.reference.score
+        return None if baseline is None or baseline.items is None else Standard(baseline, self.criterion)
 
     def _recorded(self, form: str, plan: Plan, ranges: Ranges) -> Trial | None:
         wanted = plan.to_json()

@@ -1,28 +1,35 @@
-"""Who scores a model: the user's function, or a metric over evaluation data.
+"""Who scores a model: a metric over evaluation data. (For a function of the user's own, see ``function``.)
 
-evaluator = FunctionEvaluator(lambda model: accuracy(model))
 evaluator = MetricEvaluator(backend, batches, get_metric("accuracy"))
-evaluator(model)                 # -> Score
+evaluator(model)                                  # -> Score, over all data
+evaluator(model, Standard(baseline, criterion))   # -> Score, maybe a partial one: stopped as soon as it fails for certain
 """
 
 from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from octune.backends.base import Backend
 from octune.data import Batches
 from octune.errors import DataError
 from octune.evaluation.guard import as_score, call_limited
 from octune.evaluation.metrics import Metric
+from octune.evaluation.referee import Referee, Standard
+from octune.evaluation.sequential import ALPHA
+from octune.evaluation.tally import Tally, has_groups
 from octune.score import Score
 
-__all__ = ["Evaluator", "FunctionEvaluator", "MetricEvaluator"]
+__all__ = ["Evaluator", "MetricEvaluator"]
+
+SEED = 1978
 
 
 class Evaluator(ABC):
@@ -30,67 +37,157 @@ class Evaluator(ABC):
 
     higher_is_better: bool = True
     name: str = "score"
-    order: str | None = None  # a digest of the items' order, where it is known: items pair only with items in the same order
+    order: Any = None  # what is known of the items' order, as plain data: items pair only with items in the same order
 
     def __init__(self, trial_timeout: float = 0) -> None:
         self._limit = trial_timeout
 
-    def __call__(self, model: Any) -> Score:
-        return as_score(call_limited(lambda: self._evaluate(model), self._limit))
+    def __call__(self, model: Any, standard: Standard | None = None) -> Score:
+        """Score over all data; against a standard, only until it is certain to fail."""
+
+        def work() -> Any:
+            return self._evaluate(model) if standard is None else self._sequential(model, standard)
+
+        return as_score(call_limited(work, self._limit))
 
     @abstractmethod
     def _evaluate(self, model: Any) -> Any: ...
 
+    def _sequential(self, model: Any, standard: Standard) -> Any:
+        return self._evaluate(model)
 
-class FunctionEvaluator(Evaluator):
-    """The user's own ``evaluate(model)``."""
 
-    def __init__(self, function: Callable[[Any], Any], trial_timeout: float = 0) -> None:
-        super().__init__(trial_timeout)
-        self._function = function
-        self.name = getattr(function, "__name__", "evaluate")
+@dataclass(frozen=True)
+class _Walk:
+    """The order in which batches are scored: stage by stage, and the items and units that a referee sees."""
 
-    def _evaluate(self, model: Any) -> Any:
-        return self._function(model)
+    stages: list[list[int]]
+    order: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    shuffled: bool
 
 
 class MetricEvaluator(Evaluator):
-    """A metric over batches of ``(inputs, label)``; over the first ``samples`` items, in whole batches, if that is given."""
+    """A metric over batches of ``(inputs, label)``; over the first ``samples`` items, in whole batches, if that is given.
 
-    def __init__(self, backend: Backend, batches: Batches, metric: Metric, trial_timeout: float = 0, samples: int | None = None) -> None:
+    The baseline is scored in the data's own order. Candidates are scored in blocks that are a random sample of the data
+    (``seed``), where it can be picked from or comes in random order; a complete score is the same either way.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        batches: Batches,
+        metric: Metric,
+        trial_timeout: float = 0,
+        samples: int | None = None,
+        seed: int = SEED,
+    ) -> None:
         super().__init__(trial_timeout)
-        self._backend, self._batches, self._metric, self._samples = backend, batches, metric, samples
+        self._backend, self._batches, self._metric, self._samples, self._seed = backend, batches, metric, samples, seed
         self.higher_is_better, self.name = metric.higher_is_better, metric.name
 
     def _evaluate(self, model: Any) -> Score:
-        predictions: list[Any] = []
-        labels: list[Any] = []
-        for index, batch in enumerate(self._batches):
-            inputs, label = self._backend.split(batch)
-            if label is None:
-                raise DataError(
-                    f"Batch {index} of the evaluation data has no label, so {self._metric.name!r} has nothing to compare with. "
-                    "Expected (inputs, label), or a dict with 'labels'."
-                )
-            rows = _rows(label)
-            found = list(self._metric.predictions(self._backend.run(model, inputs)))
-            if len(rows) != len(found):
-                raise DataError(
-                    f"Batch {index} of the evaluation data has {len(rows)} labels, but the model gave {len(found)} predictions."
-                )
-            predictions.extend(found)
-            labels.extend(rows)
+        tally = Tally(self._metric, by_item=self._metric.items == "own" and not has_groups(self._metric))
+        digests, rows = [], 0
+        for number, batch in enumerate(self._batches):
+            predictions, labels = self._answers(model, number, batch)
+            tally.add(number, predictions, labels)
+            digests.append(_digest(labels))
+            rows += len(labels)
             # Whole batches: what belongs together (the windows of one question) shares a batch.
-            if self._samples is not None and len(labels) >= self._samples:
+            if self._samples is not None and rows >= self._samples:
                 break
-        score = self._metric.score(predictions, labels)
-        order = hashlib.sha256(repr(labels).encode()).hexdigest()
+        score = tally.score()
         if self.order is None:
-            self.order = order
-        elif order != self.order:
+            self.order = [list(pair) for pair in zip(tally.counts(), digests, strict=True)]
+            if self._metric.items is None and score.limits is None and tally.proves_own_items(score) and _within_unit(score):
+                score = replace(score, limits=(0.0, 1.0))
+        elif digests != [digest for _, digest in self.order]:
             # The data came in another order (a shuffling loader): items cannot be paired with the baseline's.
-            score = replace(score, items=None, hits=None)
+            score = replace(score, items=None, hits=None, limits=None)
         return score
+
+    def _sequential(self, model: Any, standard: Standard) -> Score:
+        walk = self._walk(standard.baseline)
+        referee = Referee(standard, walk.order, walk.sizes, shuffled=walk.shuffled) if walk is not None else None
+        if walk is None or referee is None or not referee.possible:
+            return self._evaluate(model)
+        total, seen = walk.order.size, 0
+        starts = np.cumsum([0, *(count for count, _ in self.order)])
+        tally, found, done = Tally(self._metric, by_item=referee.exact), np.full(total, np.nan), np.zeros(total, dtype=bool)
+        for stage, batches in zip(walk.stages, self._staged(walk), strict=False):
+            for number, batch in zip(stage, batches, strict=True):
+                predictions, labels = self._answers(model, number, batch)
+                if _digest(labels) != self.order[number][1]:
+                    return self._evaluate(model)  # not the batch that the baseline saw
+                tally.add(number, predictions, labels)
+                done[starts[number] : starts[number + 1]] = True
+                seen += self.order[number][0]
+            if not referee.due(seen):
+                continue
+            score = tally.score()
+            if score.items is None or score.items.size != seen:
+                continue
+            found[done] = score.items
+            p = referee.p(seen, found[walk.order[:seen]])
+            if p <= ALPHA:
+                return replace(score, total=total, p=p, index=np.flatnonzero(done), span=None)
+        return tally.score()
+
+    def _walk(self, baseline: Score) -> _Walk | None:
+        """How to go through the data so that a part of it speaks for all; None where it must be scored in full."""
+        known = self.order is not None and all(count for count, _ in self.order)
+        if not known or baseline.items is None or (self._metric.items is None and baseline.limits is None):
+            return None
+        counts = np.array([count for count, _ in self.order])
+        ends = np.cumsum(counts)
+        if ends[-1] != baseline.items.size:
+            return None
+        random = np.random.default_rng(self._seed)
+        items = [np.arange(end - count, end) for end, count in zip(ends, counts, strict=True)]
+        blocks = self._batches.blocks
+        if blocks is not None and len(blocks) > 1:
+            firsts = np.cumsum([0, *blocks])
+            stages = [[number for number in range(*pair) if number < counts.size] for pair in pairwise(firsts)]
+            stages = [stage for stage in stages if stage]
+            # In a block the rows are sorted by length: mixed again, their order is as random as which block they fell into.
+            order = np.concatenate([random.permutation(np.concatenate([items[number] for number in stage])) for stage in stages])
+            return _Walk(stages, order, np.ones(order.size, dtype=np.int64), shuffled=True)
+        shuffled = self._batches.pick is not None
+        numbers = random.permutation(counts.size) if shuffled else np.arange(counts.size)
+        return _Walk([[int(n)] for n in numbers], np.concatenate([items[n] for n in numbers]), counts[numbers], shuffled)
+
+    def _staged(self, walk: _Walk) -> Iterator[Iterator[Any]]:
+        """The batches of each stage, picked by number where that is possible, else as they come."""
+        pick = self._batches.pick
+        if pick is not None:
+            yield from (map(pick, stage) for stage in walk.stages)
+            return
+        batches = iter(self._batches)
+        for stage in walk.stages:
+            yield (batch for _, batch in zip(stage, batches, strict=False))
+
+    def _answers(self, model: Any, number: int, batch: Any) -> tuple[list[Any], list[Any]]:
+        inputs, label = self._backend.split(batch)
+        if label is None:
+            raise DataError(
+                f"Batch {number} of the evaluation data has no label, so {self._metric.name!r} has nothing to compare with. "
+                "Expected (inputs, label), or a dict with 'labels'."
+            )
+        labels = _rows(label)
+        found = list(self._metric.predictions(self._backend.run(model, inputs)))
+        if len(labels) != len(found):
+            raise DataError(f"Batch {number} of the evaluation data has {len(labels)} labels, but the model gave {len(found)} predictions.")
+        return found, labels
+
+
+def _digest(labels: list[Any]) -> str:
+    return hashlib.sha256(repr(labels).encode()).hexdigest()[:16]
+
+
+def _within_unit(score: Score) -> bool:
+    return score.items is not None and bool(score.items.min() >= 0 and score.items.max() <= 1)
 
 
 def _rows(label: Any) -> list[Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,10 +25,13 @@ __all__ = ["acc_and_f1", "accuracy", "corr", "f1", "mae", "mcc", "mse", "pearson
 
 Array: TypeAlias = npt.NDArray[Any]
 Floats: TypeAlias = npt.NDArray[np.float64]
+FromCounts: TypeAlias = Callable[[Floats, Floats, Floats], Floats]
+
+MANY_CLASSES = 50
 
 
 def accuracy(predicted: Array, truth: Array) -> Score:
-    return Score.from_items(predicted == truth, hits=predicted == truth)
+    return Score.from_items(predicted == truth, hits=predicted == truth, limits=(0.0, 1.0))
 
 
 def f1(predicted: Array, truth: Array, average: str = "binary") -> Score:
@@ -50,7 +54,8 @@ def f1(predicted: Array, truth: Array, average: str = "binary") -> Score:
         if not (predicted.any() or truth.any()):
             raise EvaluationError("f1 is undefined because neither the labels nor the predictions contain class 1.")
     value = float(sklearn_metrics.f1_score(truth, predicted, average=average, zero_division=0.0))
-    return _jackknifed(value, _leave_one_out(predicted, truth, from_counts), hits=predicted == truth)
+    left_out, span = _leave_one_out(predicted, truth, from_counts), _span(value, predicted, truth, from_counts)
+    return _jackknifed(value, left_out, hits=predicted == truth, span=span)
 
 
 def acc_and_f1(predicted: Array, truth: Array) -> Score:
@@ -70,15 +75,16 @@ def mcc(predicted: Array, truth: Array) -> Score:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # one class only: 0, as said above
         value = float(sklearn_metrics.matthews_corrcoef(truth, predicted))
-    return _jackknifed(value, _leave_one_out(predicted, truth, from_counts), hits=predicted == truth)
+    left_out, span = _leave_one_out(predicted, truth, from_counts), _span(value, predicted, truth, from_counts)
+    return _jackknifed(value, left_out, hits=predicted == truth, span=span)
 
 
 def mse(predicted: Floats, truth: Floats) -> Score:
-    return Score.from_items(_per_item((predicted - truth) ** 2))
+    return Score.from_items(_per_item((predicted - truth) ** 2), limits=(0.0, math.inf))
 
 
 def mae(predicted: Floats, truth: Floats) -> Score:
-    return Score.from_items(_per_item(np.abs(predicted - truth)))
+    return Score.from_items(_per_item(np.abs(predicted - truth)), limits=(0.0, math.inf))
 
 
 def rmse(predicted: Floats, truth: Floats) -> Score:
@@ -105,31 +111,70 @@ def corr(predicted: Floats, truth: Floats) -> Score:
     return _mean_of(pearson(predicted, truth), spearmanr(predicted, truth))
 
 
-def _jackknifed(value: float, left_out: Floats, hits: Array | None = None) -> Score:
+def _jackknifed(value: float, left_out: Floats, hits: Array | None = None, span: float | None = None) -> Score:
     """A score whose items are pseudo-values; an item without which the metric does not exist counts as the value itself."""
     count = left_out.size
     usable = np.isfinite(left_out) & (count > 1)
-    return Score.from_items(np.where(usable, count * value - (count - 1) * left_out, value), value=value, hits=hits)
+    return Score.from_items(np.where(usable, count * value - (count - 1) * left_out, value), value=value, hits=hits, span=span)
 
 
-def _leave_one_out(predicted: Array, truth: Array, from_counts: Callable[[Floats, Floats, Floats], Floats]) -> Floats:
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """Items as their (label, prediction) pairs, of which few are different, and what they count up to per class."""
+
+    true: Array  # of each pair that occurs
+    guess: Array
+    member: Array  # which pair each item is
+    totals: tuple[Floats, Floats, Floats]  # right, guessed and true items of each class
+
+    @classmethod
+    def of(cls, predicted: Array, truth: Array) -> _Counts:
+        classes, flat = np.unique(np.concatenate([predicted, truth]), return_inverse=True)
+        size = max(classes.size, 2)
+        if classes.size < 2 and classes[0] == 1:
+            flat = flat + 1  # binary F1 reads column 1, which must be class 1
+        guess, true = flat[: predicted.size], flat[predicted.size :]
+        pairs, member = np.unique(true * size + guess, return_inverse=True)
+        counted = (np.bincount(array, minlength=size).astype(np.float64) for array in (true[guess == true], guess, true))
+        right, guessed, trues = counted
+        return cls(pairs // size, pairs % size, member, (right, guessed, trues))
+
+    def without_one(self) -> tuple[Floats, Floats, Floats]:
+        """The counts without an item of each pair in turn, one row each."""
+        rows = np.arange(self.true.size)
+        right, guessed, trues = (np.tile(total, (rows.size, 1)) for total in self.totals)
+        right[rows, self.true] -= self.true == self.guess
+        guessed[rows, self.guess] -= 1
+        trues[rows, self.true] -= 1
+        return right, guessed, trues
+
+    def with_one_changed(self, guess: int) -> tuple[Floats, Floats, Floats]:
+        """The counts with an item of each pair in turn predicted as ``guess`` instead, one row each."""
+        right, guessed, trues = self.without_one()
+        rows = np.arange(self.true.size)
+        right[rows, self.true] += self.true == guess
+        guessed[:, guess] += 1
+        trues[rows, self.true] += 1
+        return right, guessed, trues
+
+
+def _leave_one_out(predicted: Array, truth: Array, from_counts: FromCounts) -> Floats:
     """The metric without each item in turn: items of equal (label, prediction) share one result, so few need computing."""
-    classes, flat = np.unique(np.concatenate([predicted, truth]), return_inverse=True)
-    size = max(classes.size, 2)
-    if classes.size < 2 and classes[0] == 1:
-        flat = flat + 1  # binary F1 reads column 1, which must be class 1
-    guess, true = flat[: predicted.size], flat[predicted.size :]
-    pairs, member = np.unique(true * size + guess, return_inverse=True)
-    pair_true, pair_guess = pairs // size, pairs % size
-    rows = np.arange(pairs.size)
-    right = np.tile(np.bincount(true[guess == true], minlength=size).astype(np.float64), (pairs.size, 1))
-    guesses = np.tile(np.bincount(guess, minlength=size).astype(np.float64), (pairs.size, 1))
-    trues = np.tile(np.bincount(true, minlength=size).astype(np.float64), (pairs.size, 1))
-    right[rows, pair_true] -= pair_true == pair_guess
-    guesses[rows, pair_guess] -= 1
-    trues[rows, pair_true] -= 1
+    counts = _Counts.of(predicted, truth)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(from_counts(right, guesses, trues)[member], dtype=np.float64)
+        return np.asarray(from_counts(*counts.without_one())[counts.member], dtype=np.float64)
+
+
+def _span(value: float, predicted: Array, truth: Array, from_counts: FromCounts) -> float | None:
+    """How far one changed prediction can move the metric, times the number of items; None for too many classes to try."""
+    counts = _Counts.of(predicted, truth)
+    size = counts.totals[0].size
+    if size > MANY_CLASSES:
+        return None
+    with np.errstate(divide="ignore", invalid="ignore"):
+        changed = np.concatenate([from_counts(*counts.with_one_changed(guess)) for guess in range(size)])
+    moves = np.abs(changed[np.isfinite(changed)] - value)
+    return float(moves.max() * predicted.size) if moves.size else None
 
 
 def _pearson_left_out(x: Floats, y: Floats) -> Floats:
@@ -147,4 +192,6 @@ def _per_item(errors: Floats) -> Floats:
 
 def _mean_of(first: Score, second: Score) -> Score:
     items = np.mean([np.asarray(first.items), np.asarray(second.items)], axis=0)
-    return Score.from_items(items, value=(first.value + second.value) / 2, hits=first.hits)
+    spans = [1.0 if score.limits == (0.0, 1.0) else score.span for score in (first, second)]
+    span = sum(one / 2 for one in spans if one is not None) if None not in spans else None
+    return Score.from_items(items, value=(first.value + second.value) / 2, hits=first.hits, span=span)

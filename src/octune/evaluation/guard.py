@@ -113,6 +113,9 @@ def as_score(value: Any) -> Score:
         score = _from_array(value, wanted)
     if not math.isfinite(score.value):
         raise EvaluationError(f"The evaluation returned {score.value}, which cannot be compared with anything. {wanted}")
+    if score.items is not None and not np.isfinite(score.items).all():
+        bad = int(np.sum(~np.isfinite(score.items)))
+        raise EvaluationError(f"The evaluation returned {bad} of {score.items.size} items that are NaN or infinite. {wanted}")
     return score
 
 
@@ -130,5 +133,7 @@ def _from_array(value: Any, wanted: str) -> Score:
         return Score.of(float(array.reshape(())))
     if array.ndim == 1 and array.size:
         binary = bool(np.isin(array, (0.0, 1.0)).all())
-        return Score.from_items(array, hits=array if binary else None)
+        # Items between 0 and 1 are taken for shares of something. A candidate whose items leave that range is run in full.
+        unit = bool(array.min() >= 0 and array.max() <= 1)
+        return Score.from_items(array, hits=array if binary else None, limits=(0.0, 1.0) if unit else None)
     raise EvaluationError(f"The evaluation returned an array of shape {array.shape}. {wanted}")

@@ -17,7 +17,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -36,10 +36,16 @@ MetricFunction: TypeAlias = Callable[[Array, Array], Any]
 
 
 class Metric(ABC):
-    """How a model is scored. Subclass it to bring your own: a name and :meth:`score` are enough."""
+    """How a model is scored. Subclass it to bring your own: a name and :meth:`score` are enough.
+
+    ``items`` says what a part of the data can tell about the whole, which is what lets hopeless candidates be stopped early:
+    "own" when each item's score depends on nothing else, and the value is their mean; "jackknife" for pseudo-values; None when
+    it is not known.
+    """
 
     name: str
     higher_is_better: bool = True
+    items: Literal["own", "jackknife"] | None = None
 
     def predictions(self, outputs: Outputs) -> Sequence[Any]:
         """One entry per row of the batch: the rows of "logits" if there is such an output, else of the first array that is no loss."""
@@ -48,6 +54,10 @@ class Metric(ABC):
                 return list(np.asarray(outputs[name]))
         shapes = {name: np.shape(array) for name, array in outputs.items()}
         raise EvaluationError(f"{self.name} finds no predictions: expected an output with one row per item, got {shapes or 'no outputs'}")
+
+    def groups(self, labels: Sequence[Any]) -> Sequence[Any]:
+        """What item each row belongs to, where several rows make one (the windows of a question). Each row is one of its own by default."""
+        return range(len(labels))
 
     @abstractmethod
     def score(self, predictions: Sequence[Any], labels: Sequence[Any]) -> Score:
@@ -121,8 +131,8 @@ class FunctionMetric(Metric):
 class _Classification(Metric):
     """A metric on class numbers: logits become their argmax, and hits say where it is the label."""
 
-    def __init__(self, name: str, function: Callable[[Array, Array], Score]) -> None:
-        self.name, self._function = name, function
+    def __init__(self, name: str, function: Callable[[Array, Array], Score], items: Literal["own", "jackknife"] = "jackknife") -> None:
+        self.name, self._function, self.items = name, function, items
 
     def score(self, predictions: Sequence[Any], labels: Sequence[Any]) -> Score:
         count = check_lengths(self.name, predictions, labels)
@@ -147,14 +157,14 @@ class _TopK(_Classification):
     def __init__(self, k: int = 1) -> None:
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
             raise ConfigError(f"The 'k' option of the metric topk must be a whole number from 1. Got {k!r} instead.")
-        self.name, self.k = f"top{k}", k
+        self.name, self.k, self.items = f"top{k}", k, "own"
 
     def _score(self, scores: Array, truth: Array) -> Score:
         if scores.ndim != 2 or scores.shape[1] < self.k:
             raise EvaluationError(f"{self.name} needs at least {self.k} logits per item. Got predictions of shape {scores.shape[1:]} each.")
         best = np.argsort(-scores, axis=1, kind="stable")[:, : self.k]
         hits = (best == truth[:, None]).any(axis=1)
-        return Score.from_items(hits, hits=hits)
+        return Score.from_items(hits, hits=hits, limits=(0.0, 1.0))
 
 
 def _f1_metric(average: str = "binary") -> Metric:
@@ -166,8 +176,16 @@ def _f1_metric(average: str = "binary") -> Metric:
 class _Regression(Metric):
     """A metric on real numbers; ``constant`` says whether it exists for numbers that are all the same (a correlation does not)."""
 
-    def __init__(self, name: str, function: Callable[[Floats, Floats], Score], *, higher_is_better: bool, constant: bool = True) -> None:
-        self.name, self.higher_is_better = name, higher_is_better
+    def __init__(
+        self,
+        name: str,
+        function: Callable[[Floats, Floats], Score],
+        items: Literal["own", "jackknife"] = "jackknife",
+        *,
+        higher_is_better: bool,
+        constant: bool = True,
+    ) -> None:
+        self.name, self.higher_is_better, self.items = name, higher_is_better, items
         self._function, self._constant = function, constant
 
     def score(self, predictions: Sequence[Any], labels: Sequence[Any]) -> Score:
@@ -249,7 +267,7 @@ def _by_name() -> dict[str, tuple[str, Callable[..., Metric]]]:
     correlation = partial(_Regression, higher_is_better=True, constant=False)
     error = partial(_Regression, higher_is_better=False)
     table: dict[str, tuple[Callable[..., Metric], tuple[str, ...]]] = {
-        "accuracy": (lambda: _Classification("accuracy", formulas.accuracy), ("acc",)),
+        "accuracy": (lambda: _Classification("accuracy", formulas.accuracy, "own"), ("acc",)),
         "f1": (_f1_metric, ()),
         "acc_and_f1": (lambda: _Classification("acc_and_f1", formulas.acc_and_f1), ("accuracy_and_f1",)),
         "mcc": (lambda: _Classification("mcc", formulas.mcc), ("matthews_correlation", "matthews_corrcoef")),
@@ -257,8 +275,8 @@ def _by_name() -> dict[str, tuple[str, Callable[..., Metric]]]:
         "pearson": (lambda: correlation("pearson", formulas.pearson), ("pearsonr",)),
         "spearmanr": (lambda: correlation("spearmanr", formulas.spearmanr), ("spearman",)),
         "corr": (lambda: correlation("corr", formulas.corr), ()),
-        "mse": (lambda: error("mse", formulas.mse), ("mean_squared_error",)),
-        "mae": (lambda: error("mae", formulas.mae), ("mean_absolute_error",)),
+        "mse": (lambda: error("mse", formulas.mse, "own"), ("mean_squared_error",)),
+        "mae": (lambda: error("mae", formulas.mae, "own"), ("mean_absolute_error",)),
         "rmse": (lambda: error("rmse", formulas.rmse), ("root_mean_squared_error",)),
         "squad_f1": (SquadF1, ("squad",)),
         "exact_match": (ExactMatch, ("em",)),

@@ -45,6 +45,8 @@ class AnswerDecoder(Protocol):
     @property
     def version_2(self) -> bool: ...
 
+    def question(self, window: int) -> int: ...
+
     def decode(self, rows: Sequence[tuple[Array, Array]], windows: Sequence[int]) -> Sequence[DecodedAnswer]: ...
 
 
@@ -74,6 +76,8 @@ def exact_match(prediction: str, accepted: str) -> float:
 class _SquadMetric(Metric):
     """What both scores share: finding the span logits, and pairing answers with the accepted ones."""
 
+    items = "own"
+
     def __init__(self, decoder: AnswerDecoder | None = None, *, version_2: bool = False) -> None:
         self.decoder = decoder
         self.version_2 = decoder.version_2 if decoder is not None else version_2
@@ -82,6 +86,10 @@ class _SquadMetric(Metric):
         """(start_logits, end_logits) per row, by name, else the first two arrays of (rows, tokens), else one of (rows, tokens, 2)."""
         start, end = _span_logits(self.name, {name: np.asarray(array) for name, array in outputs.items() if name != "loss"})
         return list(zip(start, end, strict=True))
+
+    def groups(self, labels: Sequence[Any]) -> Sequence[Any]:
+        """The question of each window."""
+        return super().groups(labels) if self.decoder is None else [self.decoder.question(int(label)) for label in labels]
 
     def score(self, predictions: Sequence[Any], labels: Sequence[Any]) -> Score:
         check_lengths(self.name, predictions, labels)
@@ -111,7 +119,7 @@ class SquadF1(_SquadMetric):
     name = "squad_f1"
 
     def _from(self, answers: Sequence[DecodedAnswer], hits: Array) -> Score:
-        return Score.from_items(100.0 * np.array([self._best(answer, exact=False) for answer in answers]), hits=hits)
+        return Score.from_items(100.0 * np.array([self._best(answer, exact=False) for answer in answers]), hits=hits, limits=(0.0, 100.0))
 
 
 class ExactMatch(_SquadMetric):
@@ -120,7 +128,7 @@ class ExactMatch(_SquadMetric):
     name = "exact_match"
 
     def _from(self, answers: Sequence[DecodedAnswer], hits: Array) -> Score:
-        return Score.from_items(100.0 * hits, hits=hits)
+        return Score.from_items(100.0 * hits, hits=hits, limits=(0.0, 100.0))
 
 
 def _span_logits(metric: str, arrays: Mapping[str, Array]) -> tuple[Array, Array]:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from octune.engine.events import Listener
 from octune.result import Trial
+from octune.score import Score
 
 __all__ = ["LiveProgress", "trial_table"]
 
@@ -28,6 +29,7 @@ def trial_table(trials: list[Trial]) -> Table:
         ("plan", "left"),
         ("form", "left"),
         ("score", "right"),
+        ("items", "right"),
         ("drop", "right"),
         ("speed-up", "right"),
         ("verdict", "left"),
@@ -41,14 +43,23 @@ def trial_table(trials: list[Trial]) -> Table:
 def _row(index: int, trial: Trial) -> list[RenderableType]:
     label = "fp32" if trial.form == "fp32" else str(index)
     if trial.error is not None:
-        return [label, trial.reason, trial.form, "-", "-", "-", Text(trial.error, style="red")]
+        return [label, trial.reason, trial.form, "-", "-", "-", "-", Text(trial.error, style="red")]
     verdict = trial.verdict
     score = f"{trial.score.value:.4f}" if trial.score else "-"
+    items = _items(trial.score)
     speed = f"{trial.speedup:.2f}x" if trial.speedup else "-"
     if verdict is None or trial.form == "fp32":
-        return [label, trial.reason, trial.form, score, "", speed, ""]
-    style = "green" if verdict.passed else "red"
-    return [label, trial.reason, trial.form, score, f"{verdict.drop:+.4f}", speed, Text(verdict.outcome, style=style)]
+        return [label, trial.reason, trial.form, score, items, "", speed, ""]
+    style = {"pass": "green", "fail": "red"}.get(verdict.outcome, "yellow")
+    word = verdict.outcome + (", stopped early" if verdict.stopped else "")
+    return [label, trial.reason, trial.form, score, items, f"{verdict.drop:+.4f}", speed, Text(word, style=style)]
+
+
+def _items(score: Score | None) -> str:
+    """How many items a score rests on; of how many, where it was stopped early."""
+    if score is None or score.n is None:
+        return "-"
+    return f"{score.n:,}" + (f" of {score.total:,}" if score.partial else "")
 
 
 class LiveProgress(Listener):

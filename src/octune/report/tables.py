@@ -6,8 +6,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from octune.criterion import USUAL, Verdict
 from octune.report.progress import trial_table
-from octune.report.text import megabytes
+from octune.report.text import flattery, megabytes
 from octune.result import Result
 
 __all__ = ["result_table"]
@@ -26,13 +27,11 @@ def result_table(result: Result, saved_to: str | None = None) -> RenderableType:
     table.add_row("score", str(baseline.score), str(best.score))
     verdict = best.verdict
     if quantized and verdict is not None:
-        interval = "" if verdict.low is None else f" [{verdict.low:+.4f}, {verdict.high:+.4f}]"
-        table.add_row("drop, with 95 % interval", "", f"{verdict.drop:+.4f} of {verdict.allowed:.4f} allowed{interval}")
-        if verdict.lost is not None:
-            table.add_row("answers that flipped", "", f"{verdict.lost} lost, {verdict.gained} gained of {verdict.n}")
-        if verdict.undecidable:
-            needed = verdict.items_needed
-            table.add_row("certainty", "", "undecidable with this many items" + (f"; about {needed} would decide" if needed else ""))
+        _add_verdict(table, verdict, "drop")
+        if result.certified is not None:
+            _add_verdict(table, result.certified, "drop on held-out data")
+        elif flattery(result):
+            table.add_row("caution", "", f"best of {result.rivals} trials on the same data")
     # fp32 as it ran in turns with the winner; timed at another moment it could not be compared.
     together = best.latency_ms * best.speedup if best.latency_ms and best.speedup else baseline.latency_ms
     table.add_row("latency, median", _ms(together), _ms(best.latency_ms))
@@ -57,6 +56,16 @@ def result_table(result: Result, saved_to: str | None = None) -> RenderableType:
     if saved_to is not None:
         parts.append(Text(f"saved to {saved_to}", style="bold"))
     return Group(*parts)
+
+
+def _add_verdict(table: Table, verdict: Verdict, what: str) -> None:
+    interval = "" if verdict.low is None else f" [{verdict.low:+.4f}, {verdict.high:+.4f}]"
+    level = f", with {verdict.confidence or USUAL:.0%} interval" if interval else ""
+    table.add_row(f"{what}{level}", "", f"{verdict.outcome}: {verdict.drop:+.4f} of {verdict.allowed:.4f} allowed{interval}")
+    if verdict.lost is not None:
+        table.add_row("  answers that flipped", "", f"{verdict.lost} lost, {verdict.gained} gained of {verdict.n}")
+    if verdict.certainty:
+        table.add_row("  certainty", "", verdict.certainty)
 
 
 def _ms(value: float | None) -> str:

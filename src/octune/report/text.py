@@ -7,12 +7,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from octune.result import Result
 
-__all__ = ["megabytes", "story"]
+__all__ = ["flattery", "megabytes", "story"]
 
 
 def megabytes(size: int | None) -> str:
     """A size as people say it."""
     return "-" if size is None else f"{size / 1e6:.1f} MB"
+
+
+def flattery(result: Result) -> str:
+    """What choosing the best of several plans on the same data does to its score; empty where there was no choice."""
+    if result.rivals < 2 or result.certified is not None or not result.met or result.best.form == "fp32":
+        return ""
+    return (
+        f"best of {result.rivals} trials on the same data, so its score is partly luck: criterion.certify: holdout checks it on data "
+        "that had no say"
+    )
 
 
 def story(result: Result) -> str:
@@ -26,6 +36,10 @@ def story(result: Result) -> str:
         lines.append(f"  score     fp32 {baseline.score} -> {best.score}")
         if best.verdict is not None:
             lines.append(f"  verdict   {best.verdict}")
+        if result.certified is not None:
+            lines.append(f"  certified {result.certified} (on data that the search never saw)")
+        elif flattery(result):
+            lines.append(f"  caution   {flattery(result)}")
     if best.speedup is not None and best.latency_ms is not None:
         lines.append(f"  latency   {best.latency_ms:.2f} ms, {best.speedup:.2f}x as fast as fp32 ({best.form})")
     lines.append(f"  size      {megabytes(baseline.size)} -> {megabytes(best.size)}")

@@ -3,12 +3,14 @@
     for inputs, labels in task.evaluation:      # {"input_ids": int64 (rows, tokens), "attention_mask": ...}, (rows,)
         ...
 
-Evaluation rows of similar length share a batch, so that little is padded; the batches themselves come in a fixed
-random order, so that the first few are a fair sample of all. Items of a score are in the order of this walk.
+Evaluation rows come in blocks, each a random sample of all rows (always the same one): that is what lets a hopeless candidate be
+stopped early. Inside a block, rows of similar length share a batch, so that little is padded. Items of a score are in the order of
+this walk.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,13 +22,15 @@ import numpy.typing as npt
 from octune.errors import ConfigError
 from octune.evaluation.metrics import Metric
 
-__all__ = ["Batch", "Batches", "Padding", "TaskData", "length_groups", "shuffled"]
+__all__ = ["Batch", "Batches", "Padding", "TaskData", "length_blocks", "shuffled"]
 
 Inputs: TypeAlias = dict[str, npt.NDArray[np.int64]]
 Batch: TypeAlias = tuple[Inputs, npt.NDArray[Any]]
 Tokens: TypeAlias = Mapping[str, Sequence[int] | npt.NDArray[np.int32]]
 
 SEED = 1978
+# About twenty blocks, so that a twentieth of the rows is the first that can be judged; small ones would pad more.
+BLOCKS, SMALLEST_BLOCK, LARGEST_BLOCK = 20, 8, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +80,23 @@ class Batches(ABC):
     def _encode(self, rows: Sequence[int]) -> tuple[Sequence[Tokens], npt.NDArray[Any]]:
         """The tokens and the labels of these rows."""
 
+    @property
+    def blocks(self) -> list[int] | None:
+        """How many batches each block has, where the rows of blocks are a random sample; None where nothing is known of their order."""
+        return None
+
+    def __getitem__(self, index: int) -> Batch:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        if index not in self._cache:
+            tokens, labels = self._encode(self._group(index))
+            self._cache[index] = self._padding.pad(tokens), labels
+        inputs, labels = self._cache[index]
+        # Copies, so that a model which writes into its inputs cannot change the next walk.
+        return {name: array.copy() for name, array in inputs.items()}, labels.copy()
+
     def __iter__(self) -> Iterator[Batch]:
-        for index in range(len(self)):
-            if index not in self._cache:
-                tokens, labels = self._encode(self._group(index))
-                self._cache[index] = self._padding.pad(tokens), labels
-            inputs, labels = self._cache[index]
-            # Copies, so that a model which writes into its inputs cannot change the next walk.
-            yield {name: array.copy() for name, array in inputs.items()}, labels.copy()
+        return (self[index] for index in range(len(self)))
 
 
 @dataclass(frozen=True)
@@ -101,14 +114,23 @@ def shuffled(count: int, most: int | None = None) -> npt.NDArray[np.int64]:
     return np.random.default_rng(SEED).permutation(count)[:most]
 
 
-def length_groups(lengths: Sequence[int], size: int, units: Sequence[Sequence[int]] | None = None) -> list[list[int]]:
-    """Groups of at most ``size`` rows of similar length, in a fixed random order; rows of one unit stay together.
+def length_blocks(lengths: Sequence[int], size: int, units: Sequence[Sequence[int]] | None = None) -> list[list[list[int]]]:
+    """Blocks of batches: every block is a random sample of rows, every batch has at most ``size`` rows of similar length.
 
-        length_groups([5, 9, 5, 9], 2)          # [[0, 2], [1, 3]], in some order
+        length_blocks([5, 9, 5, 9], 2)          # [[[0, 2], [1, 3]]], in some order
 
-    A unit of more than ``size`` rows gets a group of its own, which is larger.
+    Rows of one unit stay together. A unit of more than ``size`` rows gets a batch of its own, which is larger.
     """
     units = units if units is not None else [[row] for row in range(len(lengths))]
+    order = np.random.default_rng(SEED).permutation(len(units))
+    batches = min(max(math.ceil(len(lengths) / (BLOCKS * size)), SMALLEST_BLOCK), LARGEST_BLOCK)
+    # By the number of units, not of rows: a block that ends where a long unit no longer fits would be short of long ones.
+    each = max(1, batches * size * len(units) // len(lengths))
+    blocks = ([units[number] for number in order[begin : begin + each]] for begin in range(0, len(units), each))
+    return [_length_groups(lengths, size, block) for block in blocks]
+
+
+def _length_groups(lengths: Sequence[int], size: int, units: Sequence[Sequence[int]]) -> list[list[int]]:
     longest = np.array([max(lengths[row] for row in unit) for unit in units])
     groups: list[list[int]] = [[]]
     for number in np.argsort(longest, kind="stable"):

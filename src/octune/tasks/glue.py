@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from octune.errors import ConfigError, DataError
 from octune.evaluation.metrics import Metric, get_metric
-from octune.tasks.batches import Batches, Padding, TaskData, Tokens, length_groups, shuffled
+from octune.tasks.batches import Batches, Padding, TaskData, Tokens, length_blocks, shuffled
 from octune.tasks.tables import FORMATS, Row, find_split, read_table
 
 __all__ = ["GLUE", "GlueTask", "glue_metric", "load_glue", "plain_name"]
@@ -133,18 +133,30 @@ class _GlueBatches(Batches):
         self._items, self._tokenizer, self._max_length, self._size = items, tokenizer, max_length, size
         self._by_length = by_length
         self._tokens: list[Tokens] | None = None
-        self._groups: list[list[int]] | None = None
+        self._blocks: list[list[list[int]]] | None = None
+        self._groups: list[list[int]] = []
 
     def __len__(self) -> int:
         return math.ceil(len(self._items) / self._size)
 
+    @property
+    def blocks(self) -> list[int] | None:
+        if not self._by_length:
+            return None
+        self._grouped()
+        return [len(block) for block in self._blocks or ()]
+
+    def _grouped(self) -> list[list[int]]:
+        if self._blocks is None:  # lengths are known only after tokenizing all
+            self._tokens = self._tokenize(range(len(self._items)))
+            self._blocks = length_blocks([len(tokens["input_ids"]) for tokens in self._tokens], self._size)
+            self._groups = [group for block in self._blocks for group in block]
+        return self._groups
+
     def _group(self, index: int) -> Sequence[int]:
         if not self._by_length:
             return range(len(self._items))[index * self._size : (index + 1) * self._size]
-        if self._groups is None:  # lengths are known only after tokenizing all
-            self._tokens = self._tokenize(range(len(self._items)))
-            self._groups = length_groups([len(tokens["input_ids"]) for tokens in self._tokens], self._size)
-        return self._groups[index]
+        return self._grouped()[index]
 
     def _encode(self, rows: Sequence[int]) -> tuple[Sequence[Tokens], npt.NDArray[Any]]:
         tokens = self._tokenize(rows) if self._tokens is None else [self._tokens[row] for row in rows]

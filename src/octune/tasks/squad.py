@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from octune.errors import ConfigError, DataError
+from octune.errors import ConfigError, DataError, EvaluationError
 from octune.evaluation.squad_metric import DecodedAnswer, SquadF1
-from octune.tasks.batches import Batches, Padding, TaskData, Tokens, length_groups, shuffled
+from octune.tasks.batches import Batches, Padding, TaskData, Tokens, length_blocks, shuffled
 from octune.tasks.glue import plain_name
 from octune.tasks.squad_answers import Question, SpanRules, Window, decode_spans
 
@@ -146,6 +146,14 @@ class SquadWindows:
             # argmax: the first [CLS], or token 0 for a model that has none
             yield Window(rows[sample], tokens, offsets, int(np.equal(tokens["input_ids"], cls).argmax()))
 
+    def question(self, window: int) -> int:
+        """The number of the question that a window belongs to."""
+        if not 0 <= window < len(self.windows):
+            raise EvaluationError(
+                f"The label {window} is no window of this data set, of {len(self.windows)}. Use the labels of its batches."
+            )
+        return self.windows[window].question
+
     def decode(self, rows: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any]]], windows: Sequence[int]) -> list[DecodedAnswer]:
         """One answer per question among the windows of these numbers."""
         return decode_spans(rows, windows, self.windows, self.questions, self.rules)
@@ -168,17 +176,24 @@ class _EvaluationBatches(Batches):
     def __init__(self, source: SquadWindows, padding: Padding, size: int) -> None:
         super().__init__(padding)
         self._source, self._size = source, size
-        self._groups: list[list[int]] | None = None
+        self._blocks: list[list[list[int]]] | None = None
+        self._groups: list[list[int]] = []
 
     def __len__(self) -> int:
         return len(self._grouped())
 
+    @property
+    def blocks(self) -> list[int]:
+        self._grouped()
+        return [len(block) for block in self._blocks or ()]
+
     def _grouped(self) -> list[list[int]]:
-        if self._groups is None:
+        if self._blocks is None:
             units: dict[int, list[int]] = {}
             for number, window in enumerate(self._source.windows):
                 units.setdefault(window.question, []).append(number)
-            self._groups = length_groups([len(window) for window in self._source.windows], self._size, list(units.values()))
+            self._blocks = length_blocks([len(window) for window in self._source.windows], self._size, list(units.values()))
+            self._groups = [group for block in self._blocks for group in block]
         return self._groups
 
     def _group(self, index: int) -> Sequence[int]:
