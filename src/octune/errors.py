@@ -7,6 +7,7 @@
     │   └── UnsupportedError a request that the backend cannot honour
     ├── EvaluationError      the user's scoring code: raised, hung, or returned something that is not a score
     │   └── EvaluationTimeout
+    ├── CriterionError       nothing quantized met the criterion, and the caller asked for an error instead of the closest model
     ├── PlanError            a plan names an op that is not there, or a scheme that op cannot run
     ├── ArtifactError        a saved folder is tampered with, truncated, or needs code that is not there
     ├── WorkspaceError       the journal belongs to another run, or cannot be written
@@ -21,6 +22,7 @@ from __future__ import annotations
 __all__ = [
     "ArtifactError",
     "ConfigError",
+    "CriterionError",
     "DataError",
     "DownloadError",
     "EvaluationError",
@@ -60,6 +62,10 @@ class EvaluationError(OctuneError):
 
 class EvaluationTimeout(EvaluationError):
     """The user's scoring code ran past the limit for one trial."""
+
+
+class CriterionError(OctuneError):
+    """Nothing quantized met the criterion, and that was asked to be an error."""
 
 
 class PlanError(OctuneError, ValueError):
