@@ -174,6 +174,18 @@ def test_a_cnn_flows_in_int8_from_layer_to_layer() -> None:
     np.testing.assert_array_equal(backend.run(compiled, channels_last)["output"], got)
 
 
+@needs_compiler
+@pytest.mark.slow
+def test_one_channel_images_are_read_in_their_real_order() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3)).eval()
+    pixels = np.random.default_rng(0).normal(size=(6, 8, 8)).astype(np.float32)
+    odd = torch.tensor(pixels[[5, 0, 3]][:, None])
+    odd = odd.as_strided(odd.shape, (64, 1, 8, 1))  # contiguous to torch, whatever the stride of the single channel
+    assert odd.is_contiguous()
+    with torch.no_grad():
+        torch.testing.assert_close(compile_model(model, Call((odd,)))(odd), model(odd))
+
+
 def test_a_model_that_cannot_be_exported_says_why() -> None:
     class Branching(nn.Module):
         def __init__(self) -> None:

@@ -103,8 +103,8 @@ class CompiledModel(nn.Module):
         if self.signature.matches(args, kwargs):
             # The program reads memory in the order it was exported with, and does not look: another layout would give
             # wrong numbers without a word.
-            args = tuple(value.contiguous() for value in args)
-            given = {name: kwargs[name].contiguous() for name, *_ in self.signature.named}
+            args = tuple(_dense(value) for value in args)
+            given = {name: _dense(kwargs[name]) for name, *_ in self.signature.named}
             # The program has no autograd: inside inference_mode it would refuse nothing, outside it must not record.
             with torch.no_grad():
                 return self._runner(*args, **given)
@@ -161,7 +161,13 @@ def _plain(call: Call) -> Call:
     kwargs = {name: value for name, value in call.kwargs.items() if value is not None}
     if not all(isinstance(value, torch.Tensor) for value in (*call.args, *kwargs.values())):
         raise UnsupportedError("it is called with inputs that are not tensors")
-    return Call(tuple(value.contiguous() for value in call.args), {name: value.contiguous() for name, value in kwargs.items()})
+    return Call(tuple(_dense(value) for value in call.args), {name: _dense(value) for name, value in kwargs.items()})
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in plain memory order. A dimension of size 1 may have any stride and still count as contiguous, but a compiled
+    program takes strides literally: one-channel images made by ``array[:, None]`` would be read as if channels came last."""
+    return tensor.contiguous().view(-1).view(tensor.shape)
 
 
 def _export(model: nn.Module, call: Call, dynamic: Callable[[torch.Tensor], int]) -> torch.export.ExportedProgram:
