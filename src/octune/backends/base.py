@@ -38,7 +38,8 @@ Outputs = Mapping[str, npt.NDArray[Any]]
 class Visit(Protocol):
     """What :meth:`Backend.observe` calls for every op that ran; ``array`` is None where no range is needed.
 
-    An op's name stands for its input. A backend that needs an output's range as well visits it as ``name:output``.
+    An op's name stands for its input. A backend that needs an output's range as well visits it as ``name:output``, and the second
+    operand of a product of two activations as ``name:b``.
     """
 
     def __call__(self, op: str, array: npt.NDArray[np.float32] | None, *, shape: tuple[int, ...], channel_axis: int = -1) -> None: ...

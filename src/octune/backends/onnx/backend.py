@@ -1,0 +1,201 @@
+"""The ONNX backend: plans become Q/DQ graphs on ONNX Runtime, and the winner is tried on OpenVINO as well."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto
+
+from octune.backends.base import Backend, Finalist, Outputs, Settings, Visit
+from octune.backends.onnx import storage
+from octune.backends.onnx.batches import Feed, Splitter
+from octune.backends.onnx.discover import discover
+from octune.backends.onnx.edit import Edit
+from octune.backends.onnx.graph import View, subgraphs
+from octune.backends.onnx.insert import OPENVINO, ORT, Dialect, quantized_graph
+from octune.backends.onnx.local import LocalErrors
+from octune.backends.onnx.measure import milliseconds
+from octune.backends.onnx.observe import Taps
+from octune.backends.onnx.runtimes import OnnxModel, has_openvino, openvino_model, ort_model, outputs_by_name, temporary_folder
+from octune.backends.onnx.sensitivity import first_order_damage
+from octune.backends.onnx.smooth import Smoother
+from octune.backends.onnx.source import batch_is_free, counted, inferred, input_types, open_model
+from octune.backends.onnx.weights import FULL, SATURATES, WeightStore, reach_of
+from octune.calibration import Ranges
+from octune.cost import probe_machine
+from octune.errors import DataError, ModelError, UnsupportedError
+from octune.plan import Op, Plan, Scheme
+
+__all__ = ["OnnxBackend"]
+
+KINDS = {"MatMul", "Gemm", "Conv", "ConvTranspose"}
+
+
+class OnnxBackend(Backend):
+    """Works on an ``.onnx`` file or a ``ModelProto``; neither is changed."""
+
+    name = "onnx"
+
+    @classmethod
+    def accepts(cls, model: object) -> bool:
+        return isinstance(model, ModelProto) or (isinstance(model, str | Path) and Path(model).suffix == ".onnx")
+
+    def __init__(self, model: ModelProto | str | Path, settings: Settings) -> None:
+        source, self._notes = open_model(model)
+        self._threads = settings.threads or probe_machine().cores
+        self._store = WeightStore(reach_of(probe_machine()))
+        self._view = View(Edit(View(source)).finish())  # what nothing reads is left out
+        self._view.learn(inferred(self._view.model))
+        self._check_names(settings)
+        self._found = discover(self._view)
+        self._smoother = Smoother(self._view, self._found)
+        self._splitter = Splitter(input_types(self._view.model))
+        self._splits = batch_is_free(self._view.model)
+        self._fp32: OnnxModel = ort_model(self._view.model, self._threads)
+        self._note_ops()
+
+    def _check_names(self, settings: Settings) -> None:
+        for wanted, there, what in ((settings.inputs, self._view.inputs, "inputs"), (settings.outputs, self._view.outputs, "outputs")):
+            if wanted and set(wanted) != set(there):
+                raise UnsupportedError(
+                    f"model.{what} is {', '.join(wanted)}; the model has {', '.join(there)}. An ONNX graph is taken whole: leave it out."
+                )
+
+    def _note_ops(self) -> None:
+        for node in self._view.nodes:
+            inside = [inner for graph in subgraphs(node) for inner in counted(graph, KINDS)]
+            if inside:
+                self._notes.append(f"{node.name} ({node.op_type}): {len(inside)} ops in the graphs inside it stay fp32")
+        self._notes += [f"{item.op.name}: {item.op.note}" for item in self._found if item.op.note]
+        if not any(item.op.can("int8") for item in self._found):
+            self._notes.append("the model has no op that can be quantized (MatMul, Gemm, Conv, ConvTranspose, Gather on a table)")
+        elif self._store.reach != FULL:
+            self._notes.append(SATURATES)
+
+    # -- what is there --------------------------------------------------------------------------------------------
+
+    @property
+    def baseline(self) -> OnnxModel:
+        return self._fp32.fresh()
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return self._notes
+
+    def ops(self) -> tuple[Op, ...]:
+        return tuple(item.op for item in self._found)
+
+    def split(self, batch: Any) -> tuple[Feed, Any]:
+        return self._splitter(batch)
+
+    def batch_size(self, inputs: Feed) -> int:
+        return inputs.batch_size
+
+    def resized(self, inputs: Feed, samples: int) -> Feed:
+        return inputs.resized(samples) if self._splits else inputs
+
+    # -- look -----------------------------------------------------------------------------------------------------
+
+    def observe(self, batches: Iterable[Feed], visit: Visit) -> None:
+        taps = Taps(self._view, self._found, self._threads, splits=self._splits)
+        for feed in batches:
+            try:
+                taps.show(feed, visit)
+            except Exception as error:  # onnxruntime has an exception class for every status
+                raise DataError(f"The model cannot be run on the calibration data: {type(error).__name__}: {_first_line(error)}") from error
+
+    def damage(
+        self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Feed]
+    ) -> dict[tuple[str, Scheme], float]:
+        found = {item.op.name: item for item in self._found}
+        errors = LocalErrors(self._store, self._smoother, ranges, self._threads)
+        return first_order_damage(self._view, found, candidates, batches, errors, self._threads, splits=self._splits)
+
+    def measure(self, op: Op, scheme: Scheme, ranges: Ranges) -> float:
+        item = next(item for item in self._found if item.op.name == op.name)
+        return milliseconds(item, scheme, ranges, self._store, self._threads)
+
+    # -- act ------------------------------------------------------------------------------------------------------
+
+    def _graph(self, plan: Plan, ranges: Ranges, dialect: Dialect) -> Any:
+        plan.check(self.ops())
+        return quantized_graph(self._view, self._found, plan, ranges, self._store, self._smoother, dialect)
+
+    def apply(self, plan: Plan, ranges: Ranges) -> OnnxModel:
+        return ort_model(self._graph(plan, ranges, ORT), self._threads)
+
+    def run(self, model: OnnxModel, inputs: Feed) -> Outputs:
+        try:
+            values = model.run(None, inputs.arrays)
+        except Exception as error:
+            raise DataError(f"The model cannot be run on the data: {type(error).__name__}: {_first_line(error)}") from error
+        return outputs_by_name((port.name for port in model.get_outputs()), values)
+
+    def finalists(self, plan: Plan, ranges: Ranges, inputs: Feed) -> Iterator[Finalist]:
+        if not has_openvino():
+            self._notes.append("OpenVINO is not installed: only ONNX Runtime was tried. pip install 'octune[onnx]'")
+            return
+        graph = self._graph(plan, ranges, OPENVINO)
+        with temporary_folder() as folder:
+            path = Path(folder) / storage.GRAPH
+            storage.write_graph(graph, path)
+            yield Finalist("openvino", openvino_model(graph, path, self._threads, keep=self._graph(plan, ranges, ORT)))
+
+    @contextlib.contextmanager
+    def capture(self, model: OnnxModel) -> Iterator[list[Feed]]:
+        calls: list[Any] = []
+        seen: list[Feed] = []
+        model.seen = calls
+        try:
+            yield seen
+        finally:
+            model.seen = None
+            seen.extend(self._splitter(call)[0] for call in calls)
+
+    def refreshed(self, model: OnnxModel) -> OnnxModel:
+        return model.fresh()
+
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256(self._view.model.proto.SerializeToString(deterministic=True))
+        for name, array in sorted(self._view.model.tensors.items()):
+            digest.update(name.encode())
+            digest.update(np.asarray(array, order="C").view(np.uint8).data if array.size and array.ndim else array.tobytes())
+        return digest.hexdigest()
+
+    def size(self, model: OnnxModel) -> int:
+        if model.graph is None:
+            raise ModelError("The size of a loaded model is that of its files.")
+        return model.graph.nbytes
+
+    # -- keep -----------------------------------------------------------------------------------------------------
+
+    def save(self, model: OnnxModel, plan: Plan, folder: Path) -> dict[str, Any]:
+        return storage.save(model, folder)
+
+    @classmethod
+    def load(cls, folder: Path, metadata: Mapping[str, Any], factory: Callable[[], Any] | None = None) -> OnnxModel:
+        return storage.load(folder, metadata)
+
+    @classmethod
+    def open(cls, source: str) -> Path:
+        path = Path(source)
+        if path.suffix != ".onnx" or not path.is_file():
+            raise ModelError(f"There is no file {source}. Expected an .onnx file.")
+        return path
+
+    def environment(self) -> dict[str, Any]:
+        return {
+            "framework": self.name,
+            **storage.versions(),
+            "threads": self._threads,
+            "weight_bits": 8 if self._store.reach == FULL else 7,
+        }
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or repr(error)).splitlines()[0][:300]

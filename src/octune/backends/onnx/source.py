@@ -1,0 +1,229 @@
+"""Opening ONNX models: from a file or a protobuf to a light graph in one normal form.
+
+    model, notes = open_model("model.onnx")
+
+Normal form: opset 13 or later, every node named, constants beside the graph, fp32, no BatchNorm after a convolution. The file and
+the protobuf that the user brought are only read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper, version_converter
+from onnx.inliner import inline_local_functions
+
+from octune.backends.onnx.batchnorm import fold_batchnorms
+from octune.backends.onnx.graph import Array, Model, View, subgraphs, unused
+from octune.backends.onnx.half import in_fp32
+from octune.errors import ModelError, UnsupportedError
+
+__all__ = ["open_model"]
+
+OPSET, OLDEST = 13, 11
+QUANTIZED = {
+    "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger", "QLinearMatMul", "QLinearConv",
+    "QLinearAdd", "QGemm", "QAttention", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "MatMulNBits", "FakeQuantize",
+}  # fmt: skip
+
+
+def open_model(source: str | Path | ModelProto) -> tuple[Model, list[str]]:
+    """A model in normal form, and what the user should know about it."""
+    folder = None
+    if isinstance(source, str | Path):
+        folder, source = Path(source).parent, _read(Path(source))
+    notes: list[str] = []
+    _refuse_quantized(source.graph)
+    model = _separated(source, folder)
+    _declare_constants(model, notes)
+    model = _current(model)
+    _named(model.proto)
+    in_fp32(model, notes)
+    folded = fold_batchnorms(View(model))
+    if folded:
+        notes.append(f"{folded} BatchNorms are folded into the convolutions before them")
+    return model, notes
+
+
+def _read(path: Path) -> ModelProto:
+    if not path.exists():
+        raise ModelError(f"There is no file {path}. Expected an .onnx file.")
+    try:
+        proto = onnx.load(str(path), load_external_data=False)
+    except Exception as error:  # protobuf's own exceptions differ between its implementations
+        raise ModelError(f"{path} is not an ONNX model: {error}") from error
+    if not proto.graph.node:
+        raise ModelError(f"{path} is not an ONNX model: its graph has no node.")
+    return proto
+
+
+def _refuse_quantized(graph: GraphProto) -> None:
+    for node in graph.node:
+        if node.op_type in QUANTIZED:
+            raise ModelError(
+                f"The model is already quantized: node {node.name or node.output[0]!r} is a {node.op_type}. Give the fp32 model."
+            )
+        for inner in subgraphs(node):
+            _refuse_quantized(inner)
+
+
+def _separated(proto: ModelProto, folder: Path | None) -> Model:
+    """The graph in a protobuf of its own, and its tensors as arrays that are read where they lie."""
+    if proto.functions:
+        proto = inline_local_functions(proto)
+    light = ModelProto(
+        ir_version=proto.ir_version,
+        producer_name=proto.producer_name,
+        producer_version=proto.producer_version,
+        domain=proto.domain,
+        model_version=proto.model_version,
+        opset_import=proto.opset_import,
+        metadata_props=proto.metadata_props,
+    )
+    graph = light.graph
+    graph.name = proto.graph.name or "model"
+    graph.node.extend(proto.graph.node)
+    graph.input.extend(proto.graph.input)
+    graph.output.extend(proto.graph.output)
+    graph.sparse_initializer.extend(proto.graph.sparse_initializer)
+    tensors: dict[str, Array] = {}
+    for tensor in proto.graph.initializer:
+        array = _array(tensor, folder)
+        if array is None:
+            graph.initializer.append(tensor)
+        else:
+            tensors[tensor.name] = array
+    return Model(light, tensors)
+
+
+def _array(tensor: TensorProto, folder: Path | None) -> Array | None:
+    """The tensor's data, mapped from its file if it is external; None for types that numpy does not have."""
+    if tensor.data_type in (TensorProto.STRING, TensorProto.UNDEFINED):
+        return None
+    dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    if dtype.kind not in "fiub" or dtype.names or np.dtype(dtype.str) != dtype:
+        return None
+    if tensor.data_location != TensorProto.EXTERNAL:
+        return numpy_helper.to_array(tensor)
+    if folder is None:
+        raise ModelError(
+            f"Tensor {tensor.name!r} of the ModelProto is kept in a file beside it, and a ModelProto does not know where. "
+            "Give the path of the .onnx file, or load it with external data."
+        )
+    entries = {item.key: item.value for item in tensor.external_data}
+    path = folder / entries["location"]
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ModelError(f"Tensor {tensor.name!r} is said to be in {entries['location']!r}, outside the model's folder.")
+    try:
+        mapped: Array = np.memmap(path, dtype, mode="c", offset=int(entries.get("offset", 0)), shape=tuple(tensor.dims))
+        return mapped
+    except (OSError, ValueError) as error:
+        raise ModelError(f"The data of tensor {tensor.name!r} cannot be read from {path}: {error}") from error
+
+
+def _declare_constants(model: Model, notes: list[str]) -> None:
+    """Constant nodes become tensors like the others; what has a value is no input."""
+    graph = model.proto.graph
+    kept: list[NodeProto] = []
+    outputs = {item.name for item in graph.output}
+    for node in graph.node:
+        array = _constant(node) if node.op_type == "Constant" and node.output[0] not in outputs else None
+        if array is None:
+            kept.append(node)
+        else:
+            model.tensors[node.output[0]] = array
+    if len(kept) < len(graph.node):
+        del graph.node[:]
+        graph.node.extend(kept)
+    stored = {*model.tensors, *(item.name for item in graph.initializer)}
+    inputs = [item for item in graph.input if item.name not in stored]
+    if len(inputs) < len(graph.input):
+        notes.append(f"{len(graph.input) - len(inputs)} inputs have a default value, and are taken as constants")
+        del graph.input[:]
+        graph.input.extend(inputs)
+
+
+def _constant(node: NodeProto) -> Array | None:
+    item = node.attribute[0]
+    if item.name == "value":
+        return _array(item.t, None)
+    value = helper.get_attribute_value(item)
+    kinds = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+    return np.asarray(value, kinds[item.name]) if item.name in kinds else None
+
+
+def _current(model: Model) -> Model:
+    """The model in an opset whose Q/DQ nodes know channels. Weights stay out of it: they stand in as inputs."""
+    version = next((item.version for item in model.proto.opset_import if item.domain in ("", "ai.onnx")), OPSET)
+    if version >= OPSET:
+        model.proto.ir_version = max(model.proto.ir_version, 7)
+        return model
+    if version < OLDEST:
+        raise UnsupportedError(f"The model is of opset {version}. Expected {OLDEST} or later: export it again with a later opset.")
+    proto, large = model.skeleton()
+    small = [item for item in proto.graph.initializer if item.name not in large]
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(small)
+    proto.graph.input.extend(
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape) for name, array in large.items()
+    )
+    proto.ir_version = max(proto.ir_version, 7)
+    try:
+        proto = version_converter.convert_version(proto, OPSET)
+    except Exception as error:  # the converter is native code, and raises RuntimeError for all it does not know
+        raise UnsupportedError(
+            f"The model is of opset {version}, and could not be converted to {OPSET}, which int8 per channel needs: "
+            f"{str(error).splitlines()[0]}. Export it again with opset {OPSET} or later."
+        ) from error
+    inputs = [item for item in proto.graph.input if item.name not in large]
+    del proto.graph.input[:]
+    proto.graph.input.extend(inputs)
+    converted = _separated(proto, None)
+    converted.tensors.update(large)
+    _declare_constants(converted, [])
+    return converted
+
+
+def _named(proto: ModelProto) -> None:
+    """Every node of the main graph gets a name of its own: its output's, if it has none."""
+    taken: set[str] = set()
+    for node in proto.graph.node:
+        node.name = unused(node.name or next((name for name in node.output if name), node.op_type), taken)
+        taken.add(node.name)
+
+
+def inferred(model: Model) -> Iterator[ValueInfoProto]:
+    """What is known of the types and ranks of tensors; nothing where inference fails."""
+    proto, _ = model.skeleton()
+    with suppress(Exception):  # a courtesy: without it every tensor is taken for what its node makes of it
+        proto = onnx.shape_inference.infer_shapes(proto)
+    yield from (*proto.graph.value_info, *proto.graph.input, *proto.graph.output)
+
+
+def input_types(model: Model) -> dict[str, Any]:
+    """The numpy type of every input of the model."""
+    return {
+        item.name: helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)
+        for item in model.proto.graph.input
+        if item.type.HasField("tensor_type") and item.type.tensor_type.elem_type
+    }
+
+
+def counted(graph: GraphProto, kinds: set[str]) -> Iterator[NodeProto]:
+    """The nodes of those kinds in a graph and in all graphs inside it."""
+    for node in graph.node:
+        if node.op_type in kinds:
+            yield node
+        for inner in subgraphs(node):
+            yield from counted(inner, kinds)
+
+
+def batch_is_free(model: Model) -> bool:
+    """Whether the first dimension of every input may be any number."""
+    dims = [item.type.tensor_type.shape.dim for item in model.proto.graph.input if item.type.tensor_type.HasField("shape")]
+    return all(not dim or not dim[0].HasField("dim_value") or dim[0].dim_value <= 0 for dim in dims)
