@@ -24,10 +24,12 @@ from octune.engine.events import Listener
 from octune.engine.journal import RANGES
 from octune.engine.local import Timing
 from octune.errors import ConfigError, DataError, UnsupportedError
+from octune.evaluation.agreement import Agreement, AgreementEvaluator
 from octune.evaluation.evaluator import Evaluator, MetricEvaluator
 from octune.evaluation.function import FunctionEvaluator
 from octune.evaluation.holdout import held_items, search_items, split_batches
 from octune.evaluation.metrics import Metric, get_metric
+from octune.evaluation.postprocess import postprocessed
 from octune.search import STRATEGIES, Space, Strategy
 
 __all__ = ["Job"]
@@ -66,6 +68,8 @@ class Job:
         _refuse_what_is_not_there(config)
         listener = listener or Listener()
         given = sources.fill(config, model, calibration, evaluation, metric, wants_metric=evaluate is None and not unchecked)
+        labelled = unchecked or evaluate is not None or given.metric not in (None, Agreement.name)
+        unlabelled = () if labelled else _without_labels(given, config)
         threads = config.performance.threads or config.performance.cores_per_instance
         settings = Settings(config.model.inputs, config.model.outputs, threads, given.source) if config.model else Settings(threads=threads)
         backend = backend_for(given.model, settings)
@@ -76,7 +80,7 @@ class Job:
         if certify not in (None, "holdout"):
             raise ConfigError(f"certify must be 'holdout' or be left out. Got {certify!r} instead.")
         evaluator, certifier, evaluation_batches = _evaluators(backend, evaluate, given, config, unchecked, certify is not None)
-        notes = list(calibration_batches.notes if calibration_batches else ())
+        notes = [*unlabelled, *(calibration_batches.notes if calibration_batches else ())]
         if calibration_batches is None and config.quantization.approach == "static":
             raise ConfigError(
                 "quantization.approach is static, which takes ranges from calibration data, and there is none. Give calibration=."
@@ -137,8 +141,6 @@ def _refuse_what_is_not_there(config: Config) -> None:
         raise UnsupportedError("tuning.tensorboard is not there yet. Set it to false.")
     if (config.performance.num_of_instance or 1) != 1:
         raise UnsupportedError("evaluation.performance with more than one instance is not there yet. Set num_of_instance to 1.")
-    if config.evaluation.postprocess:
-        raise UnsupportedError("evaluation.postprocess is not there yet. Put the step into the metric: 'package.module:function'.")
     if config.tuning.performance_only:
         raise UnsupportedError(
             "tuning.performance_only skips scoring, which is what octune.quantize() is for. Call that, or set it to false."
@@ -169,17 +171,33 @@ def _evaluators(
             "octune.quantize() applies a plan without checking."
         )
     metric = given.metric if isinstance(given.metric, Metric) else get_metric(given.metric, **config.evaluation.metric_options)
+    metric = postprocessed(metric, config.evaluation.postprocess or {})
     batches = as_batches(given.evaluation, role="evaluation")
+    by = AgreementEvaluator if isinstance(metric, Agreement) else MetricEvaluator
     if not certify:
-        return MetricEvaluator(backend, batches, metric, limit, config.evaluation.samples, seed), None, batches
+        return by(backend, batches, metric, limit, config.evaluation.samples, seed), None, batches
     if config.evaluation.samples is not None:
         raise ConfigError("certify: holdout and evaluation.samples cannot be combined. Leave one out, or give fewer data.")
     to_search, to_hold = split_batches(batches, seed)
     return (
-        MetricEvaluator(backend, to_search, metric, limit, seed=seed),
-        MetricEvaluator(backend, to_hold, metric, limit, seed=seed),
+        by(backend, to_search, metric, limit, seed=seed),
+        by(backend, to_hold, metric, limit, seed=seed),
         batches,
     )
+
+
+def _without_labels(given: sources.Given, config: Config) -> tuple[str, ...]:
+    """Nobody says how to score: then what fp32 says is what counts. Without evaluation data, half of the calibration data judges."""
+    if given.evaluation is None and given.calibration is None:
+        return ()  # nothing to compare on either: the missing data is refused further on
+    given.metric = Agreement(**config.evaluation.metric_options)
+    notes = ["NO LABELS: nothing says how to score the model, so the criterion is agreement with fp32, not accuracy"]
+    if given.evaluation is None:
+        kept = list(as_batches(given.calibration, role="calibration", limit=_limit(config)))
+        given.calibration, given.evaluation = (kept[::2], kept[1::2]) if len(kept) > 1 else (kept, kept)
+        if len(kept) > 1:
+            notes.append("no evaluation data: every second calibration batch judges, and does not calibrate")
+    return tuple(notes)
 
 
 def _first(backend: Backend, batches: Batches) -> Any:

@@ -46,7 +46,7 @@ def tune(
     """Find the fastest int8 form of ``model`` that keeps its score.
 
     Score it with your own ``evaluate(model) -> number``, or with a ``metric`` over ``evaluation`` batches of
-    ``(inputs, label)``. ``calibration`` batches show what the activations look like; without them only dynamic schemes
+    ``(inputs, label)``; with neither, by how far it agrees with fp32. ``calibration`` batches show what the activations look like; without them only dynamic schemes
     are used. A function that returns one number per item is compared with fp32 item by item; one that also takes ``subset``
     (``evaluate(model, subset=None)``, numbers of items) is asked for no more items than it takes to see that a plan fails.
     ``certify="holdout"`` keeps 30 % of the evaluation data out of the search, for the final word. ``config`` is a
@@ -62,7 +62,8 @@ def tune(
             for samples in job.sample_options:
                 ranges = study.calibrate(job.calibration, samples, job.ranges_path)
                 ops = legal_ops(study.backend.ops(), job.config.quantization, ranges if job.calibration else None)
-                space = Space.of(ops, study.damage(ops, ranges, job.calibration), _price(job, ops, ranges))
+                damage, cost = study.damage(ops, ranges, job.calibration), _price(job, ops, ranges)
+                space = Space.of(ops, damage, cost, study.joint(ranges, job.calibration))
                 strategy = job.strategy(space)
                 stopped = _search(study, strategy, ranges)
                 # A plan that is slow eager may still be fast compiled: convolutions hand int8 on only there.
@@ -141,7 +142,7 @@ def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resu
         stopped_because=stopped.lstrip("; "),
         criterion=study.criterion,
         ops=ops,
-        notes=(*study.backend.notes, *job.notes, *study.listener.notes, *broken),
+        notes=(*study.backend.notes, *job.notes, *study.evaluator.notes, *study.listener.notes, *broken),
         seconds=study.stop.seconds,
         environment=job.environment,
         kept={} if best is baseline else _why_float(best.plan, space, ops),

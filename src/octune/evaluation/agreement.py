@@ -18,10 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from octune.errors import ConfigError, EvaluationError
+from octune.evaluation.evaluator import MetricEvaluator
 from octune.evaluation.metrics import Metric, Outputs, check_lengths
 from octune.score import Score
 
-__all__ = ["KINDS", "Agreement", "kind_of"]
+__all__ = ["KINDS", "Agreement", "AgreementEvaluator", "kind_of"]
 
 Kind = Literal["top1", "cosine", "value"]
 KINDS: tuple[Kind, ...] = ("top1", "cosine", "value")
@@ -50,6 +51,7 @@ class Agreement(Metric):
     """The metric of a run without labels: its "labels" are what fp32 says."""
 
     name = "agreement"
+    items = "own"
 
     def __init__(self, kind: str | None = None) -> None:
         wanted = next((known for known in KINDS if known == kind), None)
@@ -89,7 +91,30 @@ class Agreement(Metric):
                 raise EvaluationError("agreement is undefined because the model puts out NaN or infinity.")
             columns.append(_compared(kind, got, wanted))
         items = np.min(columns, axis=0)
-        return Score.from_items(items, hits=items if all(kind == "top1" for kind in kinds) else None)
+        classes = all(kind == "top1" for kind in kinds)
+        return Score.from_items(items, hits=items if classes else None, limits=(0.0, 1.0) if classes else None)
+
+
+class AgreementEvaluator(MetricEvaluator):
+    """Scores a model by what fp32 says of the same inputs; labels that the data may hold are not looked at."""
+
+    _said: dict[int, list[Any]] | None = None
+    _fp32: Any = None
+
+    def _answers(self, model: Any, number: int, batch: Any) -> tuple[list[Any], list[Any]]:
+        inputs, _ = self._backend.split(batch)
+        if self._said is None:
+            self._said, self._fp32 = {}, self._backend.baseline
+        found = list(self._metric.predictions(self._backend.run(model, inputs)))
+        if isinstance(self._metric, Agreement):
+            self.notes = (f"what is compared: {self._metric.described}",)
+        wanted = self._said.get(number)
+        if wanted is None:
+            wanted = list(self._metric.predictions(self._backend.run(self._fp32, inputs)))
+        # Only data that can be picked by number is the same under that number each time; a loader may shuffle.
+        if self._batches.pick is not None:
+            self._said[number] = wanted
+        return found, wanted
 
 
 def _said(kind: Kind, row: Array) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -37,6 +37,7 @@ class Evaluator(ABC):
 
     higher_is_better: bool = True
     name: str = "score"
+    notes: Sequence[str] = ()  # what the user should know of how it scores
     order: Any = None  # what is known of the items' order, as plain data: items pair only with items in the same order
 
     def __init__(self, trial_timeout: float = 0) -> None:

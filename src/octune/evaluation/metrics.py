@@ -262,7 +262,8 @@ def _plain(name: str) -> str:
 
 def _by_name() -> dict[str, tuple[str, Callable[..., Metric]]]:
     """Plain name -> (name to show, what builds it)."""
-    from octune.evaluation.squad_metric import ExactMatch, SquadF1  # it builds on this module
+    from octune.evaluation.agreement import Agreement  # both build on this module
+    from octune.evaluation.squad_metric import ExactMatch, SquadF1
 
     correlation = partial(_Regression, higher_is_better=True, constant=False)
     error = partial(_Regression, higher_is_better=False)
@@ -280,6 +281,7 @@ def _by_name() -> dict[str, tuple[str, Callable[..., Metric]]]:
         "rmse": (lambda: error("rmse", formulas.rmse), ("root_mean_squared_error",)),
         "squad_f1": (SquadF1, ("squad",)),
         "exact_match": (ExactMatch, ("em",)),
+        "agreement": (Agreement, ()),
     }
     return {_plain(alias): (name, build) for name, (build, aliases) in table.items() for alias in (name, *aliases)}
 

@@ -1,0 +1,76 @@
+"""No metric and no evaluate function: agreement with fp32 is the criterion, and that is said loudly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import octune
+from octune.errors import ConfigError
+from tests.digits import config, digits, network
+
+
+@pytest.fixture(scope="module")
+def batches() -> list[Any]:
+    return list(torch.cat([digits().train, digits().test])[:960].split(60))
+
+
+def encoder() -> nn.Module:
+    """Gives 64 numbers: as wide as an embedding."""
+    torch.manual_seed(0)
+    return network()[:3].eval()
+
+
+def test_a_classifier_is_judged_by_the_answers_that_flip(batches: list[Any]) -> None:
+    result = octune.tune(digits().model(), calibration=batches[:4], evaluation=batches[4:], config=config())
+    assert result.baseline.score is not None
+    assert result.baseline.score.value == 1.0
+    tried = result.trials[0]
+    assert tried.score is not None
+    assert tried.verdict is not None
+    assert 0.8 < tried.score.value <= 1.0
+    assert tried.verdict.gained == 0
+    assert "NO LABELS" in str(result)
+    assert "same class as fp32" in str(result)
+
+
+def test_embeddings_are_judged_by_their_direction(batches: list[Any]) -> None:
+    result = octune.tune(encoder(), calibration=batches[:4], evaluation=batches[4:], config=config())
+    assert "cosine with fp32" in str(result)
+    assert result.trials[0].score is not None
+    assert result.trials[0].score.value > 0.99
+
+
+def test_without_evaluation_data_half_of_the_calibration_data_judges(batches: list[Any]) -> None:
+    result = octune.tune(digits().model(), calibration=batches, config=config())
+    assert result.baseline.score is not None
+    assert result.baseline.score.n == 480
+    assert "every second calibration batch judges" in str(result)
+
+
+def test_labels_in_the_data_are_not_looked_at(batches: list[Any]) -> None:
+    wrong = [(batch, torch.zeros(len(batch), dtype=torch.long)) for batch in batches[4:]]
+    result = octune.tune(digits().model(), calibration=batches[:4], evaluation=wrong, config=config())
+    assert result.baseline.score is not None
+    assert result.baseline.score.value == 1.0
+
+
+def test_a_model_that_int8_breaks_does_not_pass(batches: list[Any]) -> None:
+    model: Any = digits().model()
+    with torch.no_grad():  # two features that only ever cancel: fp32 says the same, the range of int8 is theirs
+        model[0].weight[1], model[0].bias[1], model[0].bias[0] = model[0].weight[0], model[0].bias[0] + 3e4, model[0].bias[0] + 3e4
+        model[2].weight[:, 1] = -model[2].weight[:, 0]
+    options = {**config(strategy="basic"), "quantization": {"activation": {"algorithm": "minmax"}}}
+    result = octune.tune(model, calibration=batches[:4], evaluation=batches[4:], metric="agreement", config=options)
+    first = result.trials[0]
+    assert first.verdict is not None
+    assert not first.verdict.passed
+    assert (first.verdict.lost or 0) > 5
+
+
+def test_with_no_data_at_all_there_is_nothing_to_compare_on() -> None:
+    with pytest.raises(ConfigError, match="no way to score"):
+        octune.tune(digits().model())
