@@ -45,13 +45,13 @@ def tune(
 ) -> Result:
     """Find the fastest int8 form of ``model`` that keeps its score.
 
-    Score it with your own ``evaluate(model) -> number``, or with a ``metric`` over ``evaluation`` batches of
-    ``(inputs, label)``; with neither, by how far it agrees with fp32. ``calibration`` batches show what the activations
-    look like; without them only dynamic schemes are used. A function that returns one number per item is compared with fp32 item by item; one that also takes ``subset``
+    Score it with your own ``evaluate(model) -> number``, or with a ``metric`` over ``evaluation`` batches of ``(inputs, label)``; with
+    neither, by how far it agrees with fp32. ``calibration`` batches show what the activations look like; without them only dynamic
+    schemes are used. A function that returns one number per item is compared with fp32 item by item; one that also takes ``subset``
     (``evaluate(model, subset=None)``, numbers of items) is asked for no more items than it takes to see that a plan fails.
-    ``certify="holdout"`` keeps 30 % of the evaluation data out of the search, for the final word. ``config`` is a
-    :class:`Config`, a YAML file or a dict, and may name model, data and metric itself.
-    The model you bring is not changed. There is always a :class:`Result`; a set-up that cannot work raises.
+    ``certify="holdout"`` keeps 30 % of the evaluation data out of the search, for the final word. ``config`` is a :class:`Config`, a
+    YAML file or a dict, and may name model, data and metric itself. The model you bring is not changed. There is always a
+    :class:`Result`; a set-up that cannot work raises.
     """
     job = Job.of(model, calibration, evaluate, metric, evaluation, criterion, config, listener, certify=certify)
     with job:
