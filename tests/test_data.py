@@ -111,3 +111,59 @@ def test_an_error_of_the_users_own_loader_comes_through() -> None:
 
     with pytest.raises(OSError, match="disk on fire"):
         list(as_batches(broken, role="evaluation"))
+
+
+# -- picking by number ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [["a", "b", "c"], ("a", "b", "c"), iter(["a", "b", "c"])])
+def test_what_can_be_picked_by_number(data: object) -> None:
+    batches = as_batches(data, role="evaluation")
+    assert batches.count == 3
+    assert batches.pick is not None
+    assert [batches.pick(number) for number in (2, 0)] == ["c", "a"]
+    assert list(batches.taken([2, 0])) == ["c", "a"]
+    assert batches.blocks is None
+
+
+@pytest.mark.parametrize("data", [Loader(3), Indexed(), lambda: [1, 2], {1, 2}])
+def test_what_can_only_be_walked(data: object) -> None:
+    batches = as_batches(data, role="evaluation")
+    assert batches.count is None
+    assert batches.pick is None
+    with pytest.raises(DataError, match="cannot be picked by number"):
+        batches.taken([0])
+
+
+def test_a_class_that_walks_batches_but_picks_samples_is_only_walked() -> None:
+    class Both(Loader):
+        def __len__(self) -> int:
+            return 300
+
+        def __getitem__(self, index: int) -> str:
+            return "a sample, not a batch"
+
+    assert as_batches(Both(3), role="evaluation").pick is None
+
+
+def test_a_loader_in_order_can_be_picked_from() -> None:
+    torch = pytest.importorskip("torch")
+    data = torch.utils.data.TensorDataset(torch.arange(10), torch.arange(10) * 2)
+    loader = torch.utils.data.DataLoader(data, batch_size=4)
+    batches = as_batches(loader, role="evaluation")
+    assert batches.count == 3
+    assert batches.pick is not None
+    for number, batch in enumerate(batches):
+        picked = batches.pick(number)
+        assert all(torch.equal(mine, theirs) for mine, theirs in zip(picked, batch, strict=True))
+    for other in (
+        torch.utils.data.DataLoader(data, batch_size=4, shuffle=True),
+        torch.utils.data.DataLoader(data, batch_size=None),
+        torch.utils.data.DataLoader(data, sampler=[3, 1, 2]),
+        torch.utils.data.DataLoader(data, batch_size=4, num_workers=1),
+    ):
+        assert as_batches(other, role="evaluation").pick is None
+
+
+def test_a_limit_holds_for_picking() -> None:
+    assert as_batches([1, 2, 3], role="calibration", limit=2).count == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from octune.criterion import Relative
@@ -34,6 +36,33 @@ def result(*trials: Trial, higher: bool = True) -> Result:
 def test_front(points: list[tuple[float | None, float | None]], higher: bool, expected: list[tuple[float, float]]) -> None:
     found = result(*(trial(*point) for point in points), higher=higher).front
     assert [(t.score.value, t.latency_ms) for t in found if t.score] == expected
+
+
+def test_a_trial_that_was_stopped_early_is_not_on_the_front() -> None:
+    part = replace(trial(0.95, 1.0), score=Score(0.95, 10, total=100))
+    assert not part.complete
+    assert result(part).front == result().front
+
+
+def test_rivals_are_the_plans_that_were_compared_on_all_data() -> None:
+    plans = [Plan({"a": Scheme.int8()}), Plan({"a": Scheme.int8(), "b": Scheme.int8()})]
+    one, other = (Trial(plan, score=Score.of(0.9)) for plan in plans)
+    compiled = replace(one, form="compiled")
+    stopped = replace(other, score=Score(0.5, 3, total=9))
+    assert result(one).rivals == 1
+    assert result(one, compiled, stopped).rivals == 1
+    assert result(one, other).rivals == 2
+
+
+def test_the_story_names_the_choice_among_many() -> None:
+    plans = [Plan({"a": Scheme.int8()}), Plan({"a": Scheme.int8(), "b": Scheme.int8()})]
+    criterion = Relative(0.01)
+    one, other = (Trial(plan, score=Score.of(0.9)).judged(criterion, Score.of(0.9)) for plan in plans)
+    assert "best of 2 trials on the same data" in str(replace(result(one, other), best=one))
+    assert "best of" not in str(replace(result(one), best=one))
+    certified = replace(result(one, other), best=one, certified=one.verdict)
+    assert "certified pass: drop +0.0000" in str(certified)
+    assert "best of" not in str(certified)
 
 
 def test_a_trial_is_found_by_form_samples_and_plan() -> None:

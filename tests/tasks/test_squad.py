@@ -12,8 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from octune.criterion import Relative
+from octune.data import as_batches
 from octune.errors import ConfigError, DataError, EvaluationError
 from octune.evaluation import ExactMatch, SquadF1
+from octune.evaluation.evaluator import MetricEvaluator
+from octune.evaluation.referee import Standard
 from octune.tasks import TaskData, load_squad, load_task
 from octune.tasks.squad import SquadWindows, read_squad
 from octune.tasks.squad_answers import best_span
@@ -231,6 +235,68 @@ def test_items_are_in_the_order_of_the_walk(squad: Path, tokenizer: Any) -> None
     score = task.metric.score(rows, numbers)
     assert score.items is not None
     assert [place for place, item in enumerate(score.items) if item < 100] == [questions.index(1)]
+
+
+class SpanModel:
+    """Answers in logits from gold spans, wrong for every question of which ``wrong`` is a divisor; counts the windows it was asked for."""
+
+    def __init__(self, task: TaskData, starts: dict[str, tuple[int, int]], wrong: int) -> None:
+        self.task, self.starts, self.wrong, self.windows = task, starts, wrong, 0
+
+    def split(self, batch: Any) -> tuple[Any, Any]:
+        return batch, batch[1]
+
+    def run(self, model: SpanModel, batch: Any) -> dict[str, Any]:
+        inputs, labels = batch
+        model.windows += len(labels)
+        rows = gold_logits(model.task, model.starts, inputs, labels)
+        for row, label in zip(rows, labels, strict=True):
+            if source(model.task).question(label) % model.wrong == 0:
+                row[0][:], row[1][:] = 0, 0
+        return {"start_logits": np.stack([start for start, _ in rows]), "end_logits": np.stack([end for _, end in rows])}
+
+
+def test_a_hopeless_model_is_stopped_after_whole_questions(tmp_path: Path, tokenizer: Any) -> None:
+    middle = " ".join(WORDS[:60])
+    paragraphs = [(middle, [entry(f"q{n}", f"Which word{n}?", middle, f"word{n % 60}") for n in range(300)])]
+    paragraphs.append((LONG, [entry(f"l{n}", f"Which word{n}?", LONG, f"word{n}") for n in range(100)]))
+    text = document(*paragraphs)
+    task = load_squad(
+        "squad", write_squad(tmp_path / "many", text), tokenizer=tokenizer, max_length=80, doc_stride=20, evaluation_batch_size=4
+    )
+    starts = gold_spans(text)
+    batches = as_batches(task.evaluation, role="evaluation")
+    assert batches.blocks is not None
+    assert sum(batches.blocks) == len(task.evaluation) == batches.count
+    good, bad = (SpanModel(task, starts, wrong) for wrong in (9, 2))
+    evaluator = MetricEvaluator(good, batches, task.metric)  # type: ignore[arg-type]
+    baseline = evaluator(good)
+    full = evaluator(SpanModel(task, starts, 2))
+    assert (baseline.n, full.n) == (400, 400)
+    score = evaluator(bad, Standard(baseline, Relative(0.01)))
+    assert score.partial
+    assert score.n is not None
+    assert score.n < 200
+    assert bad.windows < good.windows / 2
+    assert bad.windows > score.n  # a question has several windows
+    assert score.items is not None
+    assert score.index is not None
+    assert full.items is not None
+    assert score.items.tolist() == full.items[score.index].tolist()
+    again = evaluator(SpanModel(task, starts, 9), Standard(baseline, Relative(0.01)))
+    assert again == baseline
+
+
+def test_questions_that_lie_across_batches_are_scored_in_full(squad: Path, tokenizer: Any) -> None:
+    task = load_squad("squad", squad, tokenizer=tokenizer, max_length=60, doc_stride=16, evaluation_batch_size=100)
+    inputs, labels = next(iter(task.evaluation))
+    halves = [({name: array[rows] for name, array in inputs.items()}, labels[rows]) for rows in (slice(0, None, 2), slice(1, None, 2))]
+    model = SpanModel(task, gold_spans(DEV), 10)
+    evaluator = MetricEvaluator(model, as_batches(halves, role="evaluation"), task.metric)  # type: ignore[arg-type]
+    baseline = evaluator(model)
+    assert baseline.n == 4
+    assert all(count is None for count, _ in evaluator.order)
+    assert not evaluator(SpanModel(task, gold_spans(DEV), 1), Standard(baseline, Relative(0.01))).partial
 
 
 def test_padding_does_not_change_an_answer(squad: Path, tokenizer: Any) -> None:

@@ -60,16 +60,16 @@ class Tally:
         return counts
 
     def proves_own_items(self, score: Score) -> bool:
-        """Whether half of the data scores the same items: then a user's metric gives each item a score of its own."""
+        """Whether a part of the data scores the same items: then a user's metric gives each item a score of its own."""
         if not is_mean(score) or score.items is None or score.items.size < 4 or np.ptp(score.items) == 0:
             return False
         predictions, labels = self._flat()
-        half = len(labels) // 2
+        some = len(labels) // 3 + 1  # odd shares: half of the data is more likely to have the same mean as all of it
         try:
-            part = self._metric.score(predictions[:half], labels[:half]).items
+            part = self._metric.score(predictions[:some], labels[:some]).items
         except Exception:  # code of the user's, which was not made for this: then it is not asked to do it
             return False
-        return part is not None and part.shape == (half,) and np.array_equal(part, score.items[:half])
+        return part is not None and part.shape == (some,) and np.array_equal(part, score.items[:some])
 
     def _flat(self) -> tuple[list[Any], list[Any]]:
         parts = [part for _, part in sorted(self._rows.items())]
