@@ -6,8 +6,9 @@ milliseconds["layer.query", Scheme.int8()]
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from octune.calibration import Ranges
@@ -19,39 +20,50 @@ if TYPE_CHECKING:
 
 __all__ = ["measure_ops"]
 
-DOUBTS = 3
+ROUNDS, DOUBTS = 3, 3
 PAUSE = 0.05
+Key = tuple[Any, ...]
 
 
 def measure_ops(backend: Backend, ops: Sequence[Op], ranges: Ranges) -> dict[tuple[str, Scheme], float]:
-    """Milliseconds by (op, scheme). Equal ops on equal inputs are measured once; how a range was chosen costs nothing."""
-    known: dict[tuple[Any, ...], dict[Scheme, float]] = {}
-    values: dict[tuple[str, Scheme], float] = {}
+    """Milliseconds by (op, scheme). Equal ops on equal inputs are measured once; how a range was chosen costs nothing.
+
+    All kernels are timed in rounds and the least counts: what disturbs a timing lasts, and would hit all timings of one kernel in a row.
+    """
+    jobs: dict[Key, tuple[Op, Scheme]] = {}
+    keys: dict[tuple[str, Scheme], Key] = {}
     for op in ops:
         if len(op.schemes) == 1 or op.name not in ranges:
             continue
-        kernels = {_kernel(scheme): scheme for scheme in op.schemes}
-        key = (op.kind, op.parameters, op.signature, ranges[op.name].shape, *kernels)
-        if key not in known:
-            known[key] = _measure(backend, op, tuple(kernels.values()), ranges)
-        times = {_kernel(scheme): milliseconds for scheme, milliseconds in known[key].items()}
-        values.update({(op.name, scheme): times[_kernel(scheme)] for scheme in op.schemes})
-    return values
+        for scheme in op.schemes:
+            key = (op.kind, op.parameters, op.signature, ranges[op.name].shape, *_kernel(scheme))
+            jobs.setdefault(key, (op, scheme))
+            keys[op.name, scheme] = key
+    times = dict.fromkeys(jobs, math.inf)
+    wanted = list(jobs)
+    for turn in range(ROUNDS + DOUBTS):
+        if turn >= ROUNDS:
+            # That int8 is slower than fp32 is surprising, so it must show again a moment later.
+            wanted = [key for key in jobs if key[:_OP] in _surprising(times, jobs)]
+            time.sleep(PAUSE if wanted else 0.0)
+        for key in wanted:
+            times[key] = min(times[key], backend.measure(*jobs[key], ranges))
+    return {place: times[key] for place, key in keys.items()}
+
+
+_OP = 4  # so many parts of a key say which op it is, the others which kernel
+
+
+def _surprising(times: Mapping[Key, float], jobs: Mapping[Key, tuple[Op, Scheme]]) -> set[Key]:
+    """The ops whose int8 kernels are all slower than fp32, as measured so far."""
+    floats = {key[:_OP]: times[key] for key, (_, scheme) in jobs.items() if scheme.dtype == "fp32"}
+    quantized: dict[Key, float] = {}
+    for key, (_, scheme) in jobs.items():
+        if not scheme.is_float:
+            quantized[key[:_OP]] = min(times[key], quantized.get(key[:_OP], math.inf))
+    return {op for op, fastest in quantized.items() if fastest > floats.get(op, math.inf)}
 
 
 def _kernel(scheme: Scheme) -> tuple[Any, ...]:
     # A corrected bias is added like any other.
     return scheme.dtype, scheme.mode, scheme.granularity, tuple(repair for repair in scheme.repairs if repair != BIAS)
-
-
-def _measure(backend: Backend, op: Op, schemes: tuple[Scheme, ...], ranges: Ranges) -> dict[Scheme, float]:
-    """The least of a few timings. That int8 is slower than fp32 is surprising, so it must show again a moment later."""
-    times = {scheme: backend.measure(op, scheme, ranges) for scheme in schemes}
-    for _ in range(DOUBTS):
-        quantized = [ms for scheme, ms in times.items() if not scheme.is_float]
-        floats = [ms for scheme, ms in times.items() if scheme.dtype == "fp32"]
-        if not quantized or not floats or min(quantized) <= min(floats):
-            break
-        time.sleep(PAUSE)
-        times = {scheme: min(ms, backend.measure(op, scheme, ranges)) for scheme, ms in times.items()}
-    return times

@@ -21,7 +21,6 @@ from collections.abc import Generator, Iterator
 
 from octune.plan import Plan, Scheme
 from octune.result import Trial
-from octune.search.allocate import Option
 from octune.search.base import Proposal, Search, Strategy
 from octune.search.belief import Belief
 from octune.sensitivity import Group, interacting
@@ -71,16 +70,12 @@ def _repaired(belief: Belief, plan: Plan) -> Plan:
         if total <= COMFORTABLE or harm < stands_out:
             break
         best = min((option for option in belief.options(op) if option.scheme.repairs), key=lambda option: option.harm, default=None)
-        if best is not None and best.harm <= HELPS * harm and _cheaper_than_float(belief, op, best):
+        if best is not None and best.harm <= HELPS * harm:
             repaired = repaired.with_({op: best.scheme})
             total -= harm - best.harm
     if repaired == plan or belief.space.measured(repaired) <= HELPS_TOGETHER * belief.space.measured(plan):
         return repaired
     return plan
-
-
-def _cheaper_than_float(belief: Belief, op: str, repaired: Option) -> bool:
-    return all(repaired.price <= option.price for option in belief.options(op) if option.scheme.is_float)
 
 
 class Auto(Strategy):

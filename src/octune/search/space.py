@@ -26,6 +26,9 @@ MATTERS = 0.03
 CLEARLY_FASTER = 1.2
 # What leaving the fastest scheme costs at least, as a share of the dearest op: for float, and for a repair.
 FLOAT_FLOOR, REPAIR_FLOOR = 0.05, 0.005
+# What a repair costs at most, and float at least, as a share of the op itself. A repair is a multiplication that the compiled form does
+# in passing, and int8 has more to give than a single op's timing shows; a repaired op is never dearer than one that was given up.
+REPAIR_MOST = FLOAT_LEAST = 0.5
 Key = tuple[str, Scheme]
 
 
@@ -143,9 +146,11 @@ class Space:
         if scheme == first:
             return 0.0
         weight = CLEARLY_FASTER if scheme.dtype == "bf16" else 1.0
-        extra = weight * _snapped(self.milliseconds(op, scheme)) - _snapped(self.milliseconds(op, first))
-        floor = (FLOAT_FLOOR if scheme.is_float else REPAIR_FLOOR) * self._dearest
-        return max(extra, floor)
+        own = _snapped(self.milliseconds(op, first))
+        extra = weight * _snapped(self.milliseconds(op, scheme)) - own
+        if scheme.is_float:
+            return max(extra, FLOAT_FLOOR * self._dearest, FLOAT_LEAST * own)
+        return max(min(extra, REPAIR_MOST * own) if scheme.repairs else extra, REPAIR_FLOOR * self._dearest)
 
     @cached_property
     def _dearest(self) -> float:

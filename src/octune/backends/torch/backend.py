@@ -170,7 +170,7 @@ class TorchBackend(Backend):
         with torch.inference_mode():
             layer(x)
             begun = time.perf_counter()
-            while len(times) < 5 or (len(times) < 30 and time.perf_counter() - begun < 0.03):
+            while len(times) < 3 or (len(times) < 30 and time.perf_counter() - begun < 0.01):
                 start = time.perf_counter()
                 layer(x)
                 times.append((time.perf_counter() - start) * 1e3)
