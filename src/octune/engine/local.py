@@ -32,6 +32,7 @@ from octune.plan import Op, Plan, Scheme
 from octune.result import Trial
 from octune.score import Score
 from octune.search.base import Proposal
+from octune.sensitivity import WORST, Joint
 
 __all__ = ["Study", "Timing"]
 
@@ -39,7 +40,6 @@ log = logging.getLogger("octune")
 PROBE_SAMPLES = 16
 CLEARLY_FASTER = 1.2
 DOUBTS = 3
-WORST = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +202,17 @@ class Study:
                 if seen >= samples:
                     return
 
+    def _probe_inputs(self, batches: Batches | None) -> list[Any]:
+        """What is run to see, without labels, how far outputs move."""
+        if batches is not None:
+            return list(islice(self._samples(batches, PROBE_SAMPLES), PROBE_SAMPLES))
+        return [] if self.example is None else [self.example]
+
+    def joint(self, ranges: Ranges, batches: Batches | None) -> Joint | None:
+        """Measures the label-free harm of whole plans; None without anything to run."""
+        inputs = self._probe_inputs(batches)
+        return Joint(self.backend, ranges, inputs, self.journal) if inputs else None
+
     def damage(self, ops: Sequence[Op], ranges: Ranges, batches: Batches | None) -> dict[tuple[str, Scheme], float]:
         """Label-free harm of every op in every scheme, on a few calibration batches."""
         candidates = {op.name: [s for s in op.schemes if s.dtype != "fp32"] for op in ops}
@@ -209,10 +220,7 @@ class Study:
         if recorded is not None:
             return _restore(recorded["values"])
         self.listener.stage("sensitivity", f"probing {sum(map(len, candidates.values()))} choices without labels")
-        if batches is not None:
-            inputs = list(islice(self._samples(batches, PROBE_SAMPLES), PROBE_SAMPLES))
-        else:
-            inputs = [] if self.example is None else [self.example]
+        inputs = self._probe_inputs(batches)
         values = self.backend.damage(candidates, ranges, inputs) if inputs else {}
         # An output that is infinite or NaN is as bad as it gets; neither can be ranked, nor kept in a journal.
         values = {key: min(value, WORST) if math.isfinite(value) else WORST for key, value in values.items()}
