@@ -35,6 +35,9 @@ def flat_function(graph_def: GraphDef, inputs: Mapping[str, str], outputs: Mappi
     body.versions.CopyFrom(graph_def.versions)
     body.library.CopyFrom(graph_def.library)
     body.node.extend(node for node in graph_def.node if node.name not in fed)
+    for node in body.node:
+        for key in [key for key, value in node.attr.items() if value.WhichOneof("value") is None]:
+            del node.attr[key]  # harmless in a graph, but inside a function it counts as a value that is yet to come
     read = {tensor(reference) for node in body.node for reference in node.input}
 
     def call(*flat: Any) -> dict[str, Any]:
@@ -63,7 +66,7 @@ def shaped_function(function: Any, takes: Mapping[str, Any], gives: Any) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         given = {**dict(zip((name for name, _ in takes["positional"]), args, strict=False)), **kwargs}
         values = [given[name] for name, _ in parameters if name not in takes["constants"]]
-        return nested.pack(gives, function(**dict(zip(nested.leaves(nestings), nested.leaves(values), strict=True))))
+        return nested.pack(gives, _call_flat(function, dict(zip(nested.leaves(nestings), nested.leaves(values), strict=True))))
 
     kinds = inspect.Parameter
     positional = [kinds(name, kinds.POSITIONAL_OR_KEYWORD) for name, _ in takes["positional"]]
@@ -125,8 +128,7 @@ class GraphCallable(tf.Module):  # type: ignore[misc]  # TensorFlow has no types
         call = self._call
         if call.seen is not None and not call.seen:
             call.seen.append({name: np.asarray(value) for name, value in values.items()})
-        results: dict[str, Any] = self._function(**{name: as_tensor(values[name], call.dtypes[name]) for name in call.arguments})
-        return results
+        return _call_flat(self._function, {name: as_tensor(values[name], call.dtypes[name]) for name in call.arguments})
 
     @contextmanager
     def watched(self) -> Iterator[list[dict[str, Any]]]:
@@ -169,6 +171,13 @@ class KerasCallable(GraphCallable):
             results = self.flat({name: value[start : start + batch_size] for name, value in values.items()})
             parts.append({name: np.asarray(value) for name, value in results.items()})
         return nested.pack(self._call.gives, {name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+
+
+def _call_flat(function: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Call a flat function by name. One that was loaded takes names; one that was made here takes its arguments in their order."""
+    positional, _ = function.structured_input_signature
+    results: dict[str, Any] = function(*(values[spec.name] for spec in positional)) if positional else function(**values)
+    return results
 
 
 def as_tensor(value: Any, dtype: Any) -> Any:

@@ -1,6 +1,6 @@
 """Shows the activations of a running graph to a visitor, one tensor at a time, while they are computed.
 
-    watcher = Watcher(reference, rewriter.taps(), sessions)
+    watcher = Watcher(reference, rewriter.taps(), outputs, threads)
     watcher(inputs, visit)
 
 The tensors are handed over inside the run, by ops that are added to a copy of the graph: nothing is gathered, so one pass over a
@@ -10,7 +10,7 @@ batch needs no more memory than running it, whatever number of tensors is looked
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ __all__ = ["Watcher", "real_rows"]
 class Watcher:
     """A graph that shows what flows through it. Close it to let go of the graph."""
 
-    def __init__(self, reference: GraphDef, taps: Mapping[str, Tap], threads: int | None) -> None:
+    def __init__(self, reference: GraphDef, taps: Mapping[str, Tap], outputs: Iterable[str], threads: int | None) -> None:
         self._names: dict[str, list[tuple[str, Tap]]] = {}
         for name, tap in taps.items():
             self._names.setdefault(tap.tensor, []).append((name, tap))
@@ -42,6 +42,8 @@ class Watcher:
         graph = as_graph(reference)
         with graph.as_default():
             self._ops = [self._show(graph.get_tensor_by_name(name)) for name in self._names]
+            # What comes behind the last of them runs as well: data that it cannot run on must be found out here.
+            self._ops.extend(tf.identity(graph.get_tensor_by_name(name)).op for name in outputs)
         self._session = new_session(graph, threads)
 
     def __call__(self, inputs: Inputs, visit: Visit) -> None:
