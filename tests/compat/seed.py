@@ -80,3 +80,55 @@ def pytorch_script(task: str, model: Path, data: Path, rows: int, length: int) -
         "task": plain_name(task),
         "loaded": loaded,
     }
+
+
+def tensorflow_script(model: Path, data: Path, folder: Path, length: int, batch_size: int) -> dict[str, Any]:
+    """The names that LPOT's tune_squad.py had when it reached the document's lines, on a graph with its own iterator."""
+    import six
+    import tensorflow as tf
+
+    from octune.compat import lpot
+    from tests.examples.load import load_example
+
+    example, records = (load_example(f"tensorflow/bert_squad/{name}.py") for name in ("model", "records"))
+    stride = min(128, length // 3)
+    windows = records.squad_windows(data / "dev-v1.1.json", records.load_tokenizer(model), max_seq_length=length, doc_stride=stride)
+    writer = SimpleNamespace(filename=str(folder / "eval.tf_record"))
+    records.make_tfrecord(windows.windows, writer.filename, length)
+
+    class Dataset:
+        """One item: what the graph's placeholders are fed."""
+
+        def __init__(self, file_name: str, batch_size: int) -> None:
+            self.file_name, self.batch_size = file_name, batch_size
+
+        def __getitem__(self, index: int) -> Any:
+            return (self.file_name, self.batch_size), 0
+
+        def __len__(self) -> int:
+            return 1
+
+    flags = SimpleNamespace(
+        predict_batch_size=batch_size,
+        label_file=str(data / "dev-v1.1.json"),
+        n_best_size=20,
+        max_answer_length=30,
+        do_lower_case=True,
+        output_model=str(folder / "out" / "bert.pb"),
+    )
+    return {
+        "tf": tf,
+        "np": np,
+        "six": six,
+        "FLAGS": flags,
+        "eval_writer": writer,
+        "eval_examples": windows.questions,
+        "eval_features": windows.windows,
+        "RawResult": records.RawResult,
+        "Dataset": Dataset,
+        "collate_fn": lambda batch: batch[0],
+        "graph": example.squad_graph(model, length),
+        "parse_label_file": lpot.parse_label_file,
+        "SquadV1PostTransform": lpot.SquadV1PostTransform,
+        "SquadF1": lpot.SquadF1,
+    }

@@ -11,7 +11,7 @@ import pytest
 import octune
 from octune.compat import ilit
 from octune.config import Config, load_config
-from octune.errors import ConfigError, CriterionError, UnsupportedError, WorkspaceError
+from octune.errors import CriterionError, UnsupportedError, WorkspaceError
 from tests import zoo
 from tests.compat.seed import CHANGED, SEEDS, pytorch_script, snippet
 
@@ -172,5 +172,3 @@ def test_what_cannot_be_done_is_refused(script: dict[str, Any], tmp_path: Path) 
     (tmp_path / "history.snapshot").write_bytes(b"")
     with pytest.raises(WorkspaceError, match=r"a history of iLiT or LPOT cannot be read"):
         tuner.tune(script["model"], loader(script), eval_func=lambda model: 1.0, resume_file=tmp_path / "history.snapshot")
-    with pytest.raises(ConfigError, match=r"no way to score the model"):
-        tuner.tune(script["model"], loader(script))

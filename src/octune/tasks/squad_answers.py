@@ -37,13 +37,14 @@ class Window:
     """The part of a context that fits into the model together with the question.
 
     ``offsets`` holds the characters (from, to) of each token in the context, -1 for tokens of anything else.
-    ``null`` is the token whose logits speak for "no answer".
+    ``null`` is the token whose logits speak for "no answer". ``starts`` says where an answer may start, if not anywhere in the context.
     """
 
     question: int
     tokens: dict[str, npt.NDArray[np.int32]]
     offsets: npt.NDArray[np.int32]
     null: int = 0
+    starts: npt.NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -85,7 +86,8 @@ def decode_spans(
         start, end = (_own_tokens(logits, window, rules, questions) for logits in (start, end))
         best = found.setdefault(window.question, _Best())
         best.null = min(best.null, float(start[window.null] + end[window.null]))
-        span = best_span(start, end, window.offsets[:, 0] >= 0, rules.n_best, rules.max_answer_length)
+        context = window.offsets[:, 0] >= 0
+        span = best_span(start, end, context, rules.n_best, rules.max_answer_length, starts=window.starts)
         if span is not None and span[0] > best.score:
             best.score = span[0]
             best.text = questions[window.question].context[window.offsets[span[1], 0] : window.offsets[span[2], 1]]
@@ -93,11 +95,17 @@ def decode_spans(
 
 
 def best_span(
-    start: npt.NDArray[np.float64], end: npt.NDArray[np.float64], allowed: npt.NDArray[np.bool_], n_best: int, max_length: int
+    start: npt.NDArray[np.float64],
+    end: npt.NDArray[np.float64],
+    allowed: npt.NDArray[np.bool_],
+    n_best: int,
+    max_length: int,
+    *,
+    starts: npt.NDArray[np.bool_] | None = None,
 ) -> tuple[float, int, int] | None:
     """Score, first and last token of the best span, or None when no two of the highest logits make one."""
     firsts, lasts = _highest(start, n_best), _highest(end, n_best)
-    firsts, lasts = firsts[allowed[firsts]], lasts[allowed[lasts]]
+    firsts, lasts = firsts[(allowed if starts is None else starts)[firsts]], lasts[allowed[lasts]]
     if not (firsts.size and lasts.size):
         return None
     length = lasts[None, :] - firsts[:, None]
