@@ -129,6 +129,16 @@ def test_a_task_folder_drives_a_whole_run(project: Path) -> None:
     assert loaded.stdout.strip() == "BertForSequenceClassification"
 
 
+def test_analyze_needs_no_evaluation_data(project: Path) -> None:
+    write(project, "look.yaml", evaluation={})
+    done = run("analyze", "look.yaml", "--json", "--output", "look.json", cwd=project)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report == json.loads((project / "look.json").read_text())
+    assert {op["name"] for op in report["ops"]} == set(report["start"])
+    assert 0 < report["start_harm"] < 0.1
+
+
 @pytest.mark.parametrize(
     ("model", "data", "metric"),
     [("mine:build", "mine:arrays", "mine:right"), ("model", "data.npz", "accuracy"), ("mine:build", "data.npz", "f1")],

@@ -1,4 +1,4 @@
-"""The ``octune`` command: tune, resume, demo, doctor, config.
+"""The ``octune`` command: tune, resume, analyze, demo, doctor, config.
 
 Exit codes: 0 the criterion is met, 1 it is not, 2 bad input, 130 interrupted with nothing to hand back.
 """
@@ -128,6 +128,34 @@ def summary(result: Result, saved: Path | None = None) -> dict[str, Any]:
         "environment": dict(result.environment),
         "saved_to": str(saved) if saved else None,
     }
+
+
+@app.command()
+def analyze(
+    conf: Annotated[Path, typer.Argument(help="A YAML file: native, iLiT or LPOT dialect.", show_default=False)],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write everything to this file, as JSON.")] = None,
+    all_ops: Annotated[bool, typer.Option("--all", help="Show every op, not only the most harmful ones.")] = False,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Show how much harm int8 does at every op, what would help, and what 'auto' would try first. No labels are needed."""
+    from octune.analysis import analyze as run
+    from octune.report.analysis import analysis_table
+    from octune.report.progress import LiveProgress
+
+    console = _console(as_json=as_json, verbose=verbose)
+    listener = LiveProgress(console)
+    try:
+        analysis = run(config=load_config(conf), listener=listener)
+    finally:
+        listener.close()
+    text = json.dumps(analysis.to_json(), indent=1)
+    if output is not None:
+        output.write_text(text + "\n")
+    if as_json:
+        typer.echo(text)
+    else:
+        console.print(analysis_table(analysis, None if all_ops else 30))
 
 
 @app.command()

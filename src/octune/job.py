@@ -62,8 +62,12 @@ class Job:
         *,
         certify: str | None = None,
         unchecked: bool = False,
+        workspace: bool = True,
     ) -> Job:
-        """Make a job of what the user gave; arguments win over the configuration. ``unchecked`` needs no scoring."""
+        """Make a job of what the user gave; arguments win over the configuration. ``unchecked`` needs no scoring.
+
+        Without ``workspace`` nothing is written, whatever the configuration says.
+        """
         config = _config(config)
         _refuse_what_is_not_there(config)
         listener = listener or Listener()
@@ -99,7 +103,7 @@ class Job:
             samples = tuple(count * backend.batch_size(firsts[-1]) for count in config.calibration.batches)
         if example is not None and config.performance.batch_size is not None:
             example = backend.resized(example, config.performance.batch_size)
-        folder = config.workspace.path
+        folder = config.workspace.path if workspace else None
         journal = Journal.open(folder, _header(backend, evaluator, certify, criterion, config, folder), resume=config.workspace.resume)
         timing = Timing(config.performance.warmup, config.performance.iterations)
         stop = Stop(config.tuning.timeout, config.tuning.max_trials)

@@ -25,7 +25,7 @@ from octune.result import Result, Trial
 from octune.search import Space, Strategy
 from octune.search.options import legal_ops
 
-__all__ = ["quantize", "tune"]
+__all__ = ["look", "quantize", "tune"]
 
 log = logging.getLogger("octune")
 TIMING_NOISE = 0.04
@@ -60,10 +60,7 @@ def tune(
         stopped, best, space, ranges, ops = "", None, Space({}), Ranges(), study.backend.ops()
         try:
             for samples in job.sample_options:
-                ranges = study.calibrate(job.calibration, samples, job.ranges_path)
-                ops = legal_ops(study.backend.ops(), job.config.quantization, ranges if job.calibration else None)
-                damage, cost = study.damage(ops, ranges, job.calibration), _price(job, ops, ranges)
-                space = Space.of(ops, damage, cost, study.joint(ranges, job.calibration))
+                ops, ranges, space = look(job, samples)
                 strategy = job.strategy(space)
                 stopped = _search(study, strategy, ranges)
                 # A plan that is slow eager may still be fast compiled: convolutions hand int8 on only there.
@@ -75,6 +72,15 @@ def tune(
         except KeyboardInterrupt:
             study.stop.interrupted = True
         return _conclude(job, ops, space, study.stop.reason if study.stop.interrupted else stopped)
+
+
+def look(job: Job, samples: int) -> tuple[tuple[Op, ...], Ranges, Space]:
+    """Everything that is known before an evaluation: ops and their schemes, ranges, harm and cost."""
+    study = job.study
+    ranges = study.calibrate(job.calibration, samples, job.ranges_path)
+    ops = legal_ops(study.backend.ops(), job.config.quantization, ranges if job.calibration else None)
+    damage, cost = study.damage(ops, ranges, job.calibration), _price(job, ops, ranges)
+    return ops, ranges, Space.of(ops, damage, cost, study.joint(ranges, job.calibration))
 
 
 def _search(study: Study, strategy: Strategy, ranges: Ranges) -> str:

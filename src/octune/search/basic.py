@@ -1,6 +1,6 @@
 """The strategy that iLiT and LPOT users know as ``basic``.
 
-1. All-int8 plans: one for each way of quantizing (mode, granularity, range method) that the ops share.
+1. All-int8 plans: one for each way of quantizing (mode, granularity, range method) that the ops share. Nothing is repaired.
 2. From the best of them, one op at a time back to fp32.
 3. Cumulative: the ops whose fallback helped most go back to fp32 together, one more each time.
 
@@ -46,7 +46,7 @@ class Basic(Strategy):
         seen: dict[Scheme, int] = {}
         for schemes in self.space.choices.values():
             for scheme in schemes:
-                if not scheme.is_float:
+                if not scheme.is_float and not scheme.repairs:
                     seen[scheme] = seen.get(scheme, 0) + 1
         # Embeddings follow whatever the others do; they make a variant only where there is nothing else.
         ways = [scheme for scheme in seen if scheme.mode != "weight"] or list(seen)
@@ -57,9 +57,10 @@ class Basic(Strategy):
         return Plan({op: min(schemes, key=lambda s: _distance(s, variant)) for op, schemes in self.space.choices.items()})
 
 
-def _distance(scheme: Scheme, wanted: Scheme) -> tuple[bool, bool, bool, bool]:
+def _distance(scheme: Scheme, wanted: Scheme) -> tuple[bool, bool, bool, bool, bool]:
     return (
         scheme.is_float,
+        scheme.repairs != wanted.repairs,
         scheme.mode != wanted.mode,
         scheme.granularity != wanted.granularity,
         scheme.range_method != wanted.range_method,
