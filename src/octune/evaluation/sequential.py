@@ -5,7 +5,7 @@
 
 The question is about the data at hand: would the score over all of it fail? Items are seen in random order, so those seen are a draw
 without replacement, and fp32's results are known for all of them. A gambler bets on "more is lost than is allowed" at odds that are fair
-if the candidate just passes. His capital then is a martingale: the chance that it ever grows 100-fold is at most 1 % (Ville), however
+if the candidate just passes. His capital then is a martingale: the chance that it ever grows 50-fold is at most 2 % (Ville), however
 often one looks. This is the test by betting of Waudby-Smith and Ramdas, with a mixture of four fixed shares of the capital as stakes. It
 needs no distribution, only the least that each item can lose: an item that fp32 has right cannot gain.
 """
@@ -21,7 +21,7 @@ __all__ = ["ALPHA", "chance_of_passing"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-ALPHA = 0.01
+ALPHA = 0.02
 STAKES = np.array([0.05, 0.15, 0.4, 0.9])
 SLACK = 1e-9
 

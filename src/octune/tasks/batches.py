@@ -30,7 +30,7 @@ Tokens: TypeAlias = Mapping[str, Sequence[int] | npt.NDArray[np.int32]]
 
 SEED = 1978
 # About twenty blocks, so that a twentieth of the rows is the first that can be judged; small ones would pad more.
-BLOCKS, SMALLEST_BLOCK, LARGEST_BLOCK = 20, 8, 16
+BLOCKS, SMALLEST_BLOCK, LARGEST_BLOCK = 20, 12, 16
 
 
 @dataclass(frozen=True, slots=True)
