@@ -73,15 +73,15 @@ def with_outliers(model: nn.Module, factor: float, layers: tuple[int, ...]) -> n
     return model
 
 
-def test_what_int8_breaks_is_found_and_kept(shared: Path) -> None:
-    """All-int8 loses far more than 1 % here; the ops that are to blame are known, and they alone should stay float."""
+def test_what_int8_breaks_is_repaired_before_the_first_evaluation(shared: Path) -> None:
+    """Plain int8 loses far more than 1 % here; the ops that are to blame are known, and they alone should be repaired."""
     source, data = task_of(shared, "stsb", "glue/STS-B")
     guilty = (0, 2, 5)
     model = with_outliers(open_model(source), 300.0, guilty)
     config = {"performance": {"compile": "never"}}
     result = octune.tune(model, calibration=data.calibration, evaluation=data.evaluation, metric=data.metric, config=config)
-    assert not result.trials[0].passed, "the case is meant to be hard"
     assert result.met, str(result)
     blamed = {f"bert.encoder.layer.{index}.attention.output.dense" for index in guilty}
-    assert set(result.kept) <= blamed
-    assert len(result.trials) <= 6
+    assert {name for name, scheme in result.plan.items() if scheme.repairs} == blamed
+    assert len(result.trials) == 1
+    assert int8_share(result) >= 0.9
