@@ -20,7 +20,7 @@ from rich.logging import RichHandler
 from rich.text import Text
 
 from octune.config import Config, load_config
-from octune.errors import OctuneError, WorkspaceError
+from octune.errors import ConfigError, OctuneError, WorkspaceError
 from octune.result import Result, Trial
 
 __all__ = ["app", "main"]
@@ -49,7 +49,11 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 @app.command()
 def tune(
-    conf: Annotated[Path, typer.Argument(help="A YAML file: native, iLiT or LPOT dialect.", show_default=False)],
+    conf: Annotated[Path | None, typer.Argument(help="A YAML file: native, iLiT or LPOT dialect.", show_default=False)] = None,
+    task: Annotated[str | None, typer.Option(help="A known task, such as cola or squad, instead of a file or of the file's data.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model: as model.path in a file.")] = None,
+    data: Annotated[Path | None, typer.Option(help="The folder of the task's files, or the one that holds it.")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="The task's tokenizer. Default: the model's own.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to save the model. Default: <workspace>/model.")] = None,
     workspace: Annotated[
         Path | None, typer.Option(help="Where the journal is kept. Default: the file's own, or octune_runs/<name>-<time>.")
@@ -58,9 +62,10 @@ def tune(
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Tune the model that a YAML file names, and save the winner."""
-    config = load_config(conf)
-    folder = workspace or config.workspace.path or Path("octune_runs") / f"{conf.stem}-{datetime.now():%Y%m%d-%H%M%S}"
+    """Tune the model that a YAML file or the options name, and save the winner."""
+    config = _named(load_config(conf) if conf else Config(), task, model, data, tokenizer)
+    name = conf.stem if conf else task
+    folder = workspace or config.workspace.path or Path("octune_runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
     _run(config, folder, resume=config.workspace.resume, output=output, quiet=quiet, as_json=as_json, verbose=verbose)
 
 
@@ -77,6 +82,27 @@ def resume(
     if not path.exists():
         raise WorkspaceError(f"{directory} is not a workspace of 'octune tune': it has no {CONFIG_COPY}.")
     _run(load_config(path), directory, resume=True, output=output, quiet=quiet, as_json=as_json, verbose=verbose)
+
+
+def _named(config: Config, task: str | None, model: str | None, data: Path | None, tokenizer: str | None) -> Config:
+    """The configuration with the model and the task that the command line names; without a file it must name all of them."""
+    if (task is None) != (data is None):
+        raise ConfigError(f"--task and --data belong together: {'--data, the folder of its files,' if task else '--task'} is missing.")
+    if tokenizer is not None and task is None:
+        raise ConfigError("--tokenizer is for the data of --task, which is missing.")
+    if config == Config() and (task is None or model is None):
+        raise ConfigError("Say what to tune: a YAML file, or --task, --model and --data.")
+    if task is not None:
+        from octune.tasks.load import check_task
+
+        check_task(task)  # before a model is loaded for it
+    sections = config.to_json()
+    if model is not None:
+        sections["model"] = {**(sections.get("model") or {}), "path": model}
+    for section in ("calibration", "evaluation") if task is not None else ():
+        source = {"task": task, "folder": str(data)} | ({"tokenizer": tokenizer} if tokenizer else {})
+        sections[section] = {**(sections.get(section) or {}), "data": source}
+    return Config.build(**sections)
 
 
 def _run(config: Config, folder: Path, *, resume: bool, output: Path | None, quiet: bool, as_json: bool, verbose: bool) -> None:

@@ -16,7 +16,7 @@ from octune.tasks.batches import TaskData
 from octune.tasks.glue import GLUE, load_glue, plain_name
 from octune.tasks.squad import SQUAD, load_squad
 
-__all__ = ["load_task", "task_names"]
+__all__ = ["check_task", "load_task", "task_names"]
 
 
 def task_names() -> list[str]:
@@ -54,12 +54,18 @@ def load_task(
     for argument, value in counts.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise ConfigError(f"The {argument!r} argument of load_task must be a whole number from 1. Got {value!r} instead.")
-    key = plain_name(name)
+    check_task(name)
     common: dict[str, Any] = {**counts, "split": split}
-    if key in SQUAD:
+    if plain_name(name) in SQUAD:
         return load_squad(name, folder, tokenizer=_tokenizer(tokenizer), **common)
-    if key in GLUE or key.startswith(("mnli", "sst")):
-        return load_glue(name, folder, tokenizer=_tokenizer(tokenizer), label2id=label2id, **common)
+    return load_glue(name, folder, tokenizer=_tokenizer(tokenizer), label2id=label2id, **common)
+
+
+def check_task(name: str) -> None:
+    """Raise if there is no task of that name, with the nearest one."""
+    key = plain_name(name)
+    if key in SQUAD or key in GLUE or key.startswith(("mnli", "sst")):
+        return
     near = difflib.get_close_matches(key, [*GLUE, *SQUAD], n=3, cutoff=0.5)
     raise ConfigError(f"Unknown task {name!r}. {f'Did you mean {near[0]!r}? ' if near else ''}Expected one of: {', '.join(task_names())}.")
 

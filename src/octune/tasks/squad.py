@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from octune.evaluation.squad_metric import DecodedAnswer, SquadF1
 from octune.tasks.batches import Batches, Padding, TaskData, Tokens, length_blocks, shuffled
 from octune.tasks.glue import plain_name
 from octune.tasks.squad_answers import Question, SpanRules, Window, decode_spans
+from octune.tasks.tables import find_split, read_table
 
 __all__ = ["SQUAD", "SquadWindows", "load_squad", "read_squad"]
 
@@ -81,8 +83,15 @@ def load_squad(
 
 
 def read_squad(file: Path, version: str = "v1.1") -> list[Question]:
-    """The questions of an official SQuAD file; in v1.1 each needs an answer, in v2.0 none means that there is none."""
+    """The questions of an official SQuAD file, or of a table as data set libraries save it.
+
+    In v1.1 each needs an answer, in v2.0 none means that there is none.
+    """
     try:
+        if file.suffix in (".parquet", ".arrow", ".jsonl"):
+            parts = sorted(file.parent.glob(re.sub(r"\d+-of-", "*-of-", file.name)))
+            questions = [_row(row.values) for part in parts for row in read_table(part)]
+            return _answered(questions, file, version)
         articles = json.loads(file.read_text(encoding="utf-8-sig"))["data"]
         paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
         questions = [_question(entry, paragraph["context"]) for paragraph in paragraphs for entry in paragraph["qas"]]
@@ -93,6 +102,10 @@ def read_squad(file: Path, version: str = "v1.1") -> list[Question]:
     except (KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
         expected = "Expected data > paragraphs > context and qas > id, question, answers."
         raise DataError(f"{file} is not in SQuAD's format ({error!r}). {expected}") from error
+    return _answered(questions, file, version)
+
+
+def _answered(questions: list[Question], file: Path, version: str) -> list[Question]:
     if not questions:
         raise DataError(f"{file} holds no questions. Expected an official SQuAD file.")
     if version == "v1.1":
@@ -235,8 +248,17 @@ def _find_file(folder: Path, stem: str, version: str) -> Path:
             raise DataError(f"The folder {place} has several files for {stem}: {names}. Expected one, or {stem}-{version}.json among them.")
         if found:
             return found[0]
+        # validation is what data set libraries call dev.
+        table = [file for file in find_split(place, ("validation", "dev") if stem == "dev" else (stem,)) if file.suffix != ".json"]
+        if table:
+            return table[0]
     purpose = "Calibration" if stem == "train" else "Evaluation"
     raise DataError(f"The folder {folder} has no {stem}-{version}.json. {purpose} questions come from there.")
+
+
+def _row(values: Mapping[str, Any]) -> Question:
+    """A row of a data set library: its answers are one mapping with a list of texts."""
+    return _question({**values, "answers": [{"text": text} for text in values["answers"]["text"]]}, values["context"])
 
 
 def _question(entry: Mapping[str, Any], context: str) -> Question:

@@ -1,4 +1,4 @@
-"""Reading labelled rows from the files in which data sets come: .tsv, .csv, .jsonl and .parquet.
+"""Reading labelled rows from the files in which data sets come: .tsv, .csv, .jsonl, .parquet and .arrow.
 
     for row in read_table(Path("SST-2/dev.tsv")):
         row.line, row.values["sentence"]
@@ -21,7 +21,9 @@ from octune.errors import DataError
 
 __all__ = ["FORMATS", "Row", "find_split", "read_table"]
 
-FORMATS = ("tsv", "jsonl", "json", "csv", "parquet")
+FORMATS = ("tsv", "jsonl", "json", "csv", "parquet", "arrow")
+# Where data set libraries put files inside a data set's folder.
+PLACES = ("", "data", "plain_text", "default")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +39,17 @@ class Row:
 
 
 def find_split(folder: Path, stems: Sequence[str]) -> list[Path]:
-    """The files of the first of these splits that is there, in one format: "dev" finds dev.tsv or dev-00000-of-00002.parquet."""
+    """The files of the first of these splits that is there, in one format.
+
+    "dev" finds dev.tsv, dev-00000-of-00002.parquet, dev/data-00000-of-00001.arrow (as ``save_to_disk`` writes) or glue-dev.arrow.
+    """
     for stem in stems:
-        for place in (folder, folder / "data"):
+        for place in (folder / name for name in PLACES):
             for suffix in FORMATS:
                 single = place / f"{stem}.{suffix}"
                 found = [single] if single.is_file() else sorted(place.glob(f"{stem}-[0-9]*.{suffix}"))
+                if not found and suffix == "arrow":
+                    found = sorted((place / stem).glob("*.arrow")) or sorted(place.glob(f"*-{stem}*.arrow"))
                 if found:
                     return found
     return []
@@ -53,7 +60,9 @@ def read_table(file: Path, header: Sequence[str] | None = None, broken: list[int
 
     With a ``broken`` list, .tsv rows of the wrong number of fields do not raise: their line numbers are added to it.
     """
-    readers = {"tsv": _read_tsv, "txt": _read_tsv, "jsonl": _read_jsonl, "json": _read_jsonl, "csv": _read_csv, "parquet": _read_parquet}
+    readers = {"tsv": _read_tsv, "txt": _read_tsv, "jsonl": _read_jsonl, "json": _read_jsonl, "csv": _read_csv} | dict.fromkeys(
+        ("parquet", "arrow"), _read_pyarrow
+    )
     reader = readers.get(file.suffix.lstrip("."))
     if reader is None:
         raise DataError(f"{file} is not in a format that can be read. Expected one of: {', '.join(FORMATS)}.")
@@ -118,14 +127,18 @@ def _read_csv(file: Path) -> Iterator[Row]:
         raise DataError(f"{file} cannot be read as a UTF-8 .csv file: {error}.") from error
 
 
-def _read_parquet(file: Path) -> Iterator[Row]:
+def _read_pyarrow(file: Path) -> Iterator[Row]:
     try:
-        parquet = importlib.import_module("pyarrow.parquet")
+        pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         raise DataError(f"{file} needs pyarrow to be read. Install it with: pip install pyarrow; or save the data as .jsonl.") from error
     try:
-        table = parquet.read_table(file)
+        if file.suffix == ".parquet":
+            table = parquet.read_table(file)
+        else:
+            with pyarrow.memory_map(str(file)) as source:
+                table = pyarrow.ipc.open_stream(source).read_all()
     except (OSError, ValueError) as error:  # pyarrow's own errors derive from these
-        raise DataError(f"{file} cannot be read as a .parquet file: {error}.") from error
+        raise DataError(f"{file} cannot be read as a {file.suffix} file: {error}.") from error
     for number, values in enumerate(table.to_pylist(), start=1):
         yield Row(file, number, values)

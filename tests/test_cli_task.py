@@ -1,0 +1,79 @@
+"""``octune tune --task``: a model's folder and a task's folder are all that has to be said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from octune.cli import app
+from octune.config import load_config
+from octune.errors import ConfigError
+from tests import zoo
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+
+def invoke(*words: str | Path) -> tuple[int, str]:
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code, done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["cola", "squad"])
+def test_a_task_needs_its_name_and_two_folders(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if task == "squad":
+        data = zoo.squad(tmp_path / "squad")
+        model = zoo.reader(tmp_path / "model", data)
+    else:
+        data = zoo.glue(tmp_path / "glue", "cola")
+        model = zoo.classifier(tmp_path / "model", "cola", data)
+    monkeypatch.chdir(tmp_path)
+    code, out = invoke("tune", "--task", task, "--model", model, "--data", data, "--json", "--output", tmp_path / "int8")
+    report = json.loads(out)
+    assert code == 0
+    assert report["met"]
+    assert report["baseline"]["score"]["value"] > 0.9
+    assert report["baseline"]["score"]["n"] == zoo.DEV
+    assert (tmp_path / "int8" / "octune.json").is_file()
+    [folder] = (tmp_path / "octune_runs").iterdir()
+    assert folder.name.startswith(task)
+    assert load_config(folder / "config.yaml").evaluation.data is not None  # "octune resume" starts from there
+
+
+def test_options_replace_what_a_file_names(tmp_path: Path) -> None:
+    from octune.cli import _named
+    from octune.config import parse_config
+
+    base = parse_config({"model": {"path": "old"}, "calibration": {"samples": 8}, "tuning": {"strategy": "basic"}})
+    config = _named(base, "cola", "models/new", tmp_path, "models/tokenizer")
+    assert config.model is not None
+    assert config.model.path == "models/new"
+    assert config.calibration.samples == (8,)
+    assert config.tuning.strategy == "basic"
+    for section in (config.calibration, config.evaluation):
+        assert section.data is not None
+        assert (section.data.task, section.data.folder, section.data.tokenizer) == ("cola", tmp_path, "models/tokenizer")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "Say what to tune"),
+        (["--model", "m"], "Say what to tune"),
+        (["--task", "cola", "--model", "m"], "--data, the folder of its files, is missing"),
+        (["--data", "d", "--model", "m"], "--task is missing"),
+        (["--model", "m", "--tokenizer", "t"], "--tokenizer is for the data of --task"),
+        (["--task", "colla", "--model", "m", "--data", "d"], "Did you mean 'cola'"),
+    ],
+)
+def test_what_is_missing_is_said(words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        invoke("tune", *words)
+    assert message in str(caught.value)
