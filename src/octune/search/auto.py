@@ -10,8 +10,9 @@
 4. Give back. Between what passed and what failed, the budget is bisected; then single ops, the most time saved for the least risk
    first.
 
-Costs at most 1 + log2(number of ops) evaluations, usually one. With time to spend (``keep_going``) it goes on as long as a plan
-is there that should be faster. Scores are noisy and not monotonic, so a plan is only ever accepted for its own score.
+Costs at most 1 + log2(number of ops) evaluations, usually one; if nothing passes, as many again to find anything that does. With time
+to spend (``keep_going``) it goes on as long as a plan is there that should be faster. Scores are noisy and not monotonic, so a plan is
+only ever accepted for its own score.
 """
 
 from __future__ import annotations
@@ -117,6 +118,18 @@ class Auto(Strategy):
             if plan in self._told:
                 break
             trial = yield from self._try(plan, self._words(belief, plan, "less harm"))
+            if trial.passed:
+                return trial
+        return (yield from self._last_resort(belief, trial))
+
+    def _last_resort(self, belief: Belief, trial: Trial) -> Try:
+        """Nothing passed, so what is known of harm is wrong: a few ops in int8 at a time, the most promising ones first."""
+        few = max(1, len(belief.quantizable) // 8)
+        for step in range(self._limit + 1):
+            plan = belief.nearly_float(few, skip=few * step)
+            if plan in self._told or not set(plan.names("int8")) & set(belief.quantizable):
+                continue
+            trial = yield from self._try(plan, self._words(belief, plan, "a few ops alone"))
             if trial.passed:
                 break
         return trial

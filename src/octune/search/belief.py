@@ -74,14 +74,14 @@ class Belief:
         for op in suspects:
             self._extra[op] = self._extra.get(op, 0.0) + unseen / len(suspects)
 
-    def nearly_float(self, count: int) -> Plan:
-        """All in float but the ops that save the most time for the least harm, in their least harmful int8 scheme."""
+    def nearly_float(self, count: int, skip: int = 0) -> Plan:
+        """All in float but ``count`` ops that save the most time for the least harm (behind ``skip`` of them), as gentle as int8 gets."""
         floats = {
             op: min((o for o in self.options(op) if o.scheme.is_float), key=lambda o: o.price, default=None) for op in self.quantizable
         }
         gentle = {op: min((o for o in self.options(op) if not o.scheme.is_float), key=lambda o: o.harm) for op in self.quantizable}
         worth = {op: 0.0 if out is None else (out.price - gentle[op].price) / max(gentle[op].harm, 1e-12) for op, out in floats.items()}
-        kept = set(sorted(self.quantizable, key=lambda op: (-worth[op], op))[:count])
+        kept = set(sorted(self.quantizable, key=lambda op: (-worth[op], op))[skip : skip + count])
         return self.fastest.with_({op: gentle[op].scheme if op in kept or out is None else out.scheme for op, out in floats.items()})
 
     def cheapest(self, target: float, floats: int = 0, allowed: Callable[[str, Option], bool] = lambda op, option: True) -> Plan:
