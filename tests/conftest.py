@@ -10,6 +10,9 @@ import pytest
 # Threads that wait for each other by spinning make a busy machine crawl; must be set before torch is imported.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
+# Tests must not depend on what an earlier run has timed.
+os.environ.setdefault("OCTUNE_COST_CACHE", "off")
+
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 
 

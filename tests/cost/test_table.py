@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from octune.calibration import Observer, Ranges
-from octune.cost import table
+from octune.cost import cache, table
 from octune.cost.table import DOUBTS, ROUNDS, measure_ops
 from octune.plan import Op, Scheme
 from octune.repair import BIAS, SMOOTH
@@ -20,8 +22,11 @@ CORRECTED, SMOOTHED = Scheme.int8(repairs=(BIAS,)), Scheme.int8(repairs=(SMOOTH,
 class Stopwatch:
     """Answers with the times it was given, in turn."""
 
-    def __init__(self, times: dict[Scheme, list[float]]) -> None:
-        self.times, self.asked = times, Counter[tuple[str, Scheme]]()
+    def __init__(self, times: dict[Scheme, list[float]], version: str = "1") -> None:
+        self.times, self.version, self.asked = times, version, Counter[tuple[str, Scheme]]()
+
+    def environment(self) -> dict[str, object]:
+        return {"framework": "stopwatch", "version": self.version}
 
     def measure(self, op: Op, scheme: Scheme, ranges: Ranges) -> float:
         self.asked[op.name, scheme] += 1
@@ -67,3 +72,72 @@ def test_that_int8_is_slower_must_show_again() -> None:
 
 def test_ops_that_never_ran_are_not_timed() -> None:
     assert measure_ops(Stopwatch({}), [Op("a", "linear", (INT8, FP32))], ranges("b")) == {}  # type: ignore[arg-type]
+
+
+# -- kept from run to run ---------------------------------------------------------------------------------------------
+
+OP = Op("a", "linear", (INT8, FP32), 16, "Linear(4, 4)")
+
+
+@pytest.fixture
+def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OCTUNE_CACHE", str(tmp_path))
+    monkeypatch.delenv("OCTUNE_COST_CACHE")
+    return tmp_path / "costs"
+
+
+def timed(watch: Stopwatch, op: Op = OP) -> dict[tuple[str, Scheme], float]:
+    return measure_ops(watch, [op], ranges(op.name))  # type: ignore[arg-type]
+
+
+def test_a_second_run_decides_on_the_numbers_of_the_first(cached: Path) -> None:
+    first = timed(Stopwatch({INT8: [1.0], FP32: [3.0]}))
+    again = Stopwatch({INT8: [7.0], FP32: [8.0]})
+    assert timed(again) == first
+    assert not again.asked
+    assert timed(again, replace(OP, name="elsewhere")) == {("elsewhere", scheme): ms for (_, scheme), ms in first.items()}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [replace(OP, signature="Linear(8, 2)"), replace(OP, parameters=17), replace(OP, schemes=(*OP.schemes, Scheme.bf16()))],
+    ids=["signature", "size", "one more kernel"],
+)
+def test_another_op_is_timed_and_all_its_kernels_together(cached: Path, other: Op) -> None:
+    timed(Stopwatch({INT8: [1.0], FP32: [3.0]}))
+    watch = Stopwatch({INT8: [2.0], FP32: [4.0], Scheme.bf16(): [3.0]})
+    assert timed(watch, other)["a", INT8] == 2.0
+    assert set(watch.asked) == {("a", scheme) for scheme in other.schemes}
+
+
+def test_another_version_is_another_machine(cached: Path) -> None:
+    timed(Stopwatch({INT8: [1.0], FP32: [3.0]}))
+    assert timed(Stopwatch({INT8: [2.0], FP32: [4.0]}, version="2"))["a", INT8] == 2.0
+    assert len(list(cached.glob("*.json"))) == 2
+
+
+def test_what_was_surprising_is_timed_again(cached: Path) -> None:
+    timed(Stopwatch({INT8: [9.0], FP32: [3.0]}))
+    assert timed(Stopwatch({INT8: [1.0], FP32: [3.0]}))["a", INT8] == 1.0
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"conditions": {}}', '{"conditions": {}, "milliseconds": {"a": 1}}'])
+def test_a_damaged_file_is_as_good_as_none(cached: Path, text: str) -> None:
+    timed(Stopwatch({INT8: [1.0], FP32: [3.0]}))
+    (path,) = cached.glob("*.json")
+    path.write_text(text)
+    assert timed(Stopwatch({INT8: [2.0], FP32: [3.0]}))["a", INT8] == 2.0
+    assert timed(Stopwatch({INT8: [5.0], FP32: [6.0]}))["a", INT8] == 2.0  # and it was written anew
+
+
+def test_old_timings_are_forgotten(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed(Stopwatch({INT8: [1.0], FP32: [3.0]}))
+    monkeypatch.setattr(cache, "DAYS", 0)
+    assert timed(Stopwatch({INT8: [2.0], FP32: [3.0]}))["a", INT8] == 2.0
+
+
+def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("OCTUNE_CACHE", str(tmp_path / "file"))
+    monkeypatch.delenv("OCTUNE_COST_CACHE")
+    assert timed(Stopwatch({INT8: [1.0], FP32: [3.0]}))["a", INT8] == 1.0

@@ -21,7 +21,7 @@ def ops(n: int, each: float = 1e-6) -> dict[str, float]:
 
 def most(n: int, passed: bool = True) -> int:
     """What the docstring promises; as many again if nothing passes."""
-    limit = max(2, 1 + int(math.log2(n)))
+    limit = max(3, 1 + int(math.log2(n)))
     return limit if passed else 2 * limit + 1
 
 

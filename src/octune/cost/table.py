@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from octune.calibration import Ranges
+from octune.cost.cache import CostCache
 from octune.plan import Op, Scheme
 from octune.repair import BIAS
 
@@ -29,6 +30,7 @@ def measure_ops(backend: Backend, ops: Sequence[Op], ranges: Ranges) -> dict[tup
     """Milliseconds by (op, scheme). Equal ops on equal inputs are measured once; how a range was chosen costs nothing.
 
     All kernels are timed in rounds and the least counts: what disturbs a timing lasts, and would hit all timings of one kernel in a row.
+    What an earlier run timed under the same conditions is not timed again, unless it was surprising.
     """
     jobs: dict[Key, tuple[Op, Scheme]] = {}
     keys: dict[tuple[str, Scheme], Key] = {}
@@ -39,6 +41,19 @@ def measure_ops(backend: Backend, ops: Sequence[Op], ranges: Ranges) -> dict[tup
             key = (op.kind, op.parameters, op.signature, ranges[op.name].shape, *_kernel(scheme))
             jobs.setdefault(key, (op, scheme))
             keys[op.name, scheme] = key
+    cache = CostCache.of(backend)
+    kept = {key: ms for key in jobs if (ms := cache.get(key)) is not None}
+    # All kernels of an op or none: timings of two days are not compared with each other.
+    stale = {key[:_OP] for key in jobs if key not in kept}
+    new = {key: job for key, job in jobs.items() if key[:_OP] in stale}
+    times = _measure(backend, new, ranges)
+    surprising = _surprising(times, new)
+    cache.add({key: ms for key, ms in times.items() if key[:_OP] not in surprising})
+    times = {**kept, **times}
+    return {place: times[key] for place, key in keys.items()}
+
+
+def _measure(backend: Backend, jobs: Mapping[Key, tuple[Op, Scheme]], ranges: Ranges) -> dict[Key, float]:
     times = dict.fromkeys(jobs, math.inf)
     wanted = list(jobs)
     for turn in range(ROUNDS + DOUBTS):
@@ -48,7 +63,7 @@ def measure_ops(backend: Backend, ops: Sequence[Op], ranges: Ranges) -> dict[tup
             time.sleep(PAUSE if wanted else 0.0)
         for key in wanted:
             times[key] = min(times[key], backend.measure(*jobs[key], ranges))
-    return {place: times[key] for place, key in keys.items()}
+    return times
 
 
 _OP = 4  # so many parts of a key say which op it is, the others which kernel

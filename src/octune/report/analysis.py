@@ -22,7 +22,7 @@ def analysis_table(analysis: Analysis, most: int | None = 30) -> RenderableType:
     table.add_column("op")
     table.add_column("kind")
     for column in COLUMNS:
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True, min_width=7)
     table.add_column(f"{unit} int8", justify="right")
     table.add_column(f"{unit} fp32", justify="right")
     table.add_column("auto begins with")

@@ -10,9 +10,9 @@
 4. Give back. Between what passed and what failed, the budget is bisected; then single ops, the most time saved for the least risk
    first.
 
-Costs at most 1 + log2(number of ops) evaluations, usually one; if nothing passes, as many again to find anything that does. With time
-to spend (``keep_going``) it goes on as long as a plan is there that should be faster. Scores are noisy and not monotonic, so a plan is
-only ever accepted for its own score.
+Costs at most 1 + log2(number of ops) evaluations (3 for a handful of ops), usually one; if nothing passes, as many again to find anything
+that does. With time to spend (``keep_going``) it goes on as long as a plan is there that should be faster. Scores are noisy and not
+monotonic, so a plan is only ever accepted for its own score.
 """
 
 from __future__ import annotations
@@ -64,11 +64,10 @@ def first_plan(belief: Belief) -> Start:
 def _repaired(belief: Belief, plan: Plan) -> Plan:
     """The plan with its most harmful ops repaired, until harm is comfortable; or as it was, if that does not help the whole."""
     total = belief.predicted(plan)
-    stands_out = total / max(1, len(plan))
     repaired = plan
     for op in sorted(plan, key=lambda op: (-belief.harm(op, plan[op]), op)):
         harm = belief.harm(op, plan[op])
-        if total <= COMFORTABLE or harm < stands_out:
+        if total <= COMFORTABLE or harm < total / len(plan):  # it does not stand out of what is left
             break
         best = min((option for option in belief.options(op) if option.scheme.repairs), key=lambda option: option.harm, default=None)
         if best is not None and best.harm <= HELPS * harm:
@@ -85,7 +84,7 @@ class Auto(Strategy):
     def search(self) -> Search:
         belief = Belief(self.space)
         start = first_plan(belief)
-        self._left = self._limit = max(2, 1 + int(math.log2(max(1, len(belief.quantizable)))))
+        self._left = self._limit = max(3, 1 + int(math.log2(max(1, len(belief.quantizable)))))
         trial = yield from self._try(start.plan, self._words(belief, start.plan, "every op in its fastest scheme"))
         ceiling = self.space.measured(belief.fastest)
         if not trial.passed:
