@@ -66,6 +66,11 @@ def test_units_do_not_matter(values: np.ndarray, scale: float) -> None:
     assert margins(scale * values, 0.05, (scale, scale)).up == pytest.approx(scale * margins(values, 0.05, ONE).up)
 
 
+def test_losses_next_to_nothing_do_no_harm() -> None:
+    assert margins(np.array([1e-195, -1.0]), 0.05, ONE).up < 2
+    assert margins(np.array([1e-310, 0.0, 0.0]), 0.05, ONE).up < 2
+
+
 def test_what_an_item_may_lose_has_a_margin_of_its_own() -> None:
     rng = np.random.default_rng(1)
     credit = rng.uniform(0, 2, 500)

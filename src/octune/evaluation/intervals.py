@@ -87,8 +87,11 @@ def _count_limits(n: int, most: int, tail: float) -> tuple[Floats, Floats]:
 def _correlations(parts: Floats) -> Floats:
     """Between the rows; a row that never changes goes with none."""
     centred = parts - parts.mean(axis=1, keepdims=True)
-    lengths = np.sqrt((centred**2).sum(axis=1))
-    related = centred @ centred.T / np.maximum(np.outer(lengths, lengths), np.finfo(np.float64).tiny)
+    most = np.abs(centred).max(axis=1, keepdims=True)
+    unit = centred / np.where(most > 0, most, 1.0)  # first to a size whose square neither vanishes nor overflows
+    lengths = np.linalg.norm(unit, axis=1, keepdims=True)
+    unit /= np.where(lengths > 0, lengths, 1.0)
+    related = np.clip(unit @ unit.T, -1.0, 1.0)
     np.fill_diagonal(related, 1.0)
     return np.asarray(related)
 
