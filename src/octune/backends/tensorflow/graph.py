@@ -112,6 +112,10 @@ class Graph:
         """Who reads a tensor, and at which input."""
         return [where for where, read in self._readers.get(node_of(tensor_name), {}).items() if read == tensor(tensor_name)]
 
+    def followers(self, name: str) -> list[str]:
+        """The nodes that read any output of a node, or wait for it."""
+        return list(dict.fromkeys(reader for reader, _ in self._readers.get(name, {})))
+
     def is_private(self, name: str) -> bool:
         """Whether nobody outside the graph asks for this node by name, and nobody inside waits for it."""
         return name not in self.keep and not any(read.startswith("^") for read in self._readers.get(name, {}).values())

@@ -1,0 +1,105 @@
+"""GraphDef in, int8 GraphDef out.
+
+rewriter = Rewriter(frozen)
+rewriter.ops()                              # what could be quantized
+rewriter.taps()                             # what calibration must fetch from rewriter.reference
+rewriter.rewrite(plan, ranges)              # -> GraphDef, in seconds, with the same tensor names
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from octune.backends.tensorflow.alone import INPUT, alone
+from octune.backends.tensorflow.apply import Emission
+from octune.backends.tensorflow.dense import normalise
+from octune.backends.tensorflow.find import Finder, in_functions
+from octune.backends.tensorflow.fold import fold, frames
+from octune.backends.tensorflow.graph import FrozenGraph, Graph, Tap
+from octune.backends.tensorflow.layernorm import fuse_layernorms
+from octune.backends.tensorflow.shapes import Shapes
+from octune.backends.tensorflow.site import Site
+from octune.backends.tensorflow.support import Support, support
+from octune.backends.tensorflow.weights import Weights
+from octune.calibration import Ranges
+from octune.plan import Op, Plan, Scheme
+
+__all__ = ["Rewriter"]
+
+
+class Rewriter:
+    """Looks at a frozen graph once; then any number of plans can be applied to it."""
+
+    def __init__(self, frozen: FrozenGraph, able: Support | None = None) -> None:
+        self._frozen = frozen
+        able = able or support()
+        self._graph = Graph.of(frozen)
+        fold(self._graph, frozen.graph_def)
+        inside = frames(self._graph)
+        shapes = Shapes(self._graph, frozen.graph_def)
+        normalised = normalise(self._graph, shapes, inside)
+        self.layernorms = tuple(fuse_layernorms(self._graph, shapes, inside)) if able.layernorm else ()
+        self._shapes = Shapes(self._graph, frozen.graph_def)
+        self._finder = Finder(self._graph, self._shapes, able, normalised, inside)
+        self._ops = (*self._finder.ops(), *in_functions(frozen.graph_def))
+        self._weights = Weights(self._graph)
+        self._last: tuple[str, Rewriter, str] | None = None
+
+    def ops(self) -> tuple[Op, ...]:
+        """All ops that could be quantized, in the order of computation, and those that cannot, with the reason."""
+        return self._ops
+
+    def taps(self) -> dict[str, Tap]:
+        """What calibration must fetch: an op's name stands for its input, ``name:output`` for what a convolution gives."""
+        found: dict[str, Tap] = {}
+        for name, site in self._finder.sites.items():
+            found[name] = Tap(site.x)
+            if site.is_conv:
+                found[f"{name}:output"] = Tap(site.plain.output)
+        return found
+
+    def outputs(self) -> dict[str, str]:
+        """The tensor of the reference graph that each op by itself (see :meth:`alone`) computes: behind its bias and its activation."""
+        return {name: site.plain.output for name, site in self._finder.sites.items()}
+
+    @cached_property
+    def reference(self) -> GraphDef:
+        """The cleaned fp32 graph that taps refer to."""
+        return self._graph_def(self._graph)
+
+    def rewrite(self, plan: Plan, ranges: Ranges) -> GraphDef:
+        """The graph under a plan; ops that the plan does not name stay fp32. Never runs data."""
+        return self.graph_def(self.emit(plan, ranges))
+
+    def graph_def(self, emission: Emission) -> GraphDef:
+        """What :meth:`emit` made, as a GraphDef."""
+        return self._graph_def(emission.graph)
+
+    def is_transposed(self, site: Site) -> bool:
+        """Whether the reference has the weight of a matmul as [N, K]."""
+        return bool(self._graph.nodes[site.core].attr["transpose_b"].b)
+
+    def emit(self, plan: Plan, ranges: Ranges) -> Emission:
+        """The graph under a plan with a record of what was replaced."""
+        plan.check(self._ops)
+        return Emission(self._graph, self._finder.sites, self._shapes, self._weights, plan, ranges)
+
+    def alone(self, op: Op, scheme: Scheme, ranges: Ranges) -> tuple[GraphDef, str, str]:
+        """That op in that scheme, with its bias and activation and nothing else: (graph, input tensor, output tensor)."""
+        inner, output = self._by_itself(op.name)
+        stats = {name: ranges[name] for name in (op.name, f"{op.name}:output") if name in ranges}
+        return inner.rewrite(Plan({op.name: scheme}), Ranges(stats, ranges.samples)), INPUT, output
+
+    def _by_itself(self, name: str) -> tuple[Rewriter, str]:
+        if self._last is None or self._last[0] != name:  # one op is asked for in all its schemes, and then the next
+            part, output = alone(self._finder.sites[name], self._graph, self._shapes)
+            part.versions.CopyFrom(self._frozen.graph_def.versions)
+            self._last = (name, Rewriter(FrozenGraph(part, {"x": INPUT}, {"y": output})), output)
+        return self._last[1], self._last[2]
+
+    def _graph_def(self, graph: Graph) -> GraphDef:
+        made = GraphDef(versions=self._frozen.graph_def.versions, library=self._frozen.graph_def.library)
+        made.node.extend(graph)
+        return made

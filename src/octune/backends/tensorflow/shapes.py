@@ -1,0 +1,66 @@
+"""Static shapes of a graph's tensors, as TensorFlow infers them.
+
+    shapes = Shapes(graph, library)
+    shapes["dense/MatMul:0"]         # (None, 768); None for a tensor of unknown rank
+
+Large constants are replaced by placeholders of their shape first: inference needs the values of small ones only, and a BERT's weights take
+longer to import than everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import tensorflow as tf
+from tensorflow.core.framework.attr_value_pb2 import AttrValue
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from octune.errors import ModelError
+
+__all__ = ["Shape", "Shapes"]
+
+Shape = tuple[int | None, ...]
+LARGE = 256  # elements; no constant that is a shape has as many
+
+
+class Shapes:
+    """Tensor name -> static shape."""
+
+    def __init__(self, nodes: Iterable[NodeDef], like: GraphDef) -> None:
+        light = GraphDef()
+        light.library.CopyFrom(like.library)
+        light.versions.CopyFrom(like.versions)
+        light.node.extend(_light(node) for node in nodes)
+        self._graph = tf.Graph()
+        with self._graph.as_default():
+            try:
+                tf.import_graph_def(light, name="")
+            except ValueError as error:
+                raise ModelError(f"TensorFlow {tf.__version__} cannot read the graph: {error}") from error
+
+    def __getitem__(self, tensor: str) -> Shape | None:
+        try:
+            shape = self._graph.get_tensor_by_name(tensor).shape
+        except KeyError:
+            return None
+        return None if shape.rank is None else tuple(shape.as_list())
+
+    def dtype(self, tensor: str) -> tf.DType:
+        """The type of a tensor's elements."""
+        return self._graph.get_tensor_by_name(tensor).dtype.base_dtype
+
+
+def _light(node: NodeDef) -> NodeDef:
+    if node.op != "Const":
+        return node
+    value = node.attr["value"].tensor
+    elements = 1
+    for dim in value.tensor_shape.dim:
+        elements *= dim.size
+    if elements <= LARGE:
+        return node
+    light = NodeDef(name=node.name, op="Placeholder", input=node.input)
+    light.attr["dtype"].CopyFrom(node.attr["dtype"])
+    light.attr["shape"].CopyFrom(AttrValue(shape=value.tensor_shape))
+    return light

@@ -1,0 +1,71 @@
+"""An op that could be quantized, with the nodes around it that its int8 form does in the same step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from octune.backends.tensorflow.fold import value_of
+from octune.backends.tensorflow.formula import Activation
+from octune.backends.tensorflow.graph import Array, Graph
+from octune.errors import ModelError
+from octune.plan import Op
+
+__all__ = ["Form", "Site", "geometry"]
+
+KERNELS = {"conv2d": "_FusedQuantizedConv2D", "depthwise_conv2d": "_FusedQuantizedDepthwiseConv2D"}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One way to fuse a site: ``members`` are the nodes that go, from the op itself to ``tail``, whose name the result keeps."""
+
+    members: tuple[str, ...]
+    activation: Activation | None = None
+    addend: str | None = None
+    guarded: bool = False  # the addend is not proven to have the shape of the output, so that must be asked at run time
+
+    @property
+    def tail(self) -> str:
+        return self.members[-1]
+
+    @property
+    def output(self) -> str:
+        return f"{self.members[-1]}:0"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """``x`` is what gets quantized; ``path`` the Reshapes between it and the op; ``lift`` the Reshape behind the op, inside the forms."""
+
+    op: Op
+    core: str
+    x: str
+    weight: str
+    columns: int
+    bias: Array | None
+    plain: Form
+    summed: Form | None = None
+    path: tuple[str, ...] = ()
+    lift: str | None = None
+
+    @property
+    def is_conv(self) -> bool:
+        return self.op.kind != "matmul"
+
+    def weights(self, graph: Graph) -> Array:
+        """[K, N] for a matmul, as they are for a convolution."""
+        value = value_of(graph, self.weight)
+        if value is None:
+            raise ModelError(f"The weight {self.weight!r} of {self.op.name!r} is no constant any more.")
+        value = value.astype(np.float32)
+        return np.ascontiguousarray(value.T) if not self.is_conv and graph.nodes[self.core].attr["transpose_b"].b else value
+
+
+def geometry(conv: NodeDef) -> dict[str, Any]:
+    """The attributes that a convolution and its int8 form share."""
+    attributes = {name: [int(i) for i in conv.attr[name].list.i] for name in ("strides", "dilations", "explicit_paddings")}
+    return {**attributes, "dilations": attributes["dilations"] or [1, 1, 1, 1], "padding": conv.attr["padding"].s.decode()}

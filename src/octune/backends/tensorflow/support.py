@@ -1,0 +1,57 @@
+"""What this TensorFlow and this CPU can run, asked once.
+
+    support().int8          # True where int8 ops run, and run fast
+    support().why           # else: what is missing, and what to do about it
+
+``_QuantizedMatMul`` came with TensorFlow 2.17 and is looked up in the op registry, because builds differ. Without instructions for
+int8 dot products the kernels are slower than float ones, and partial sums may saturate; such machines get bf16 and fp32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tensorflow as tf
+from tensorflow.python.framework import kernels, op_def_registry
+
+from octune.cost import Machine, probe_machine
+
+__all__ = ["Support", "support"]
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """What ops may be turned into here. ``why`` is empty where int8 can be used."""
+
+    matmul: bool
+    conv: bool
+    layernorm: bool
+    bf16: bool
+    why: str = ""
+
+
+def support(machine: Machine | None = None) -> Support:
+    """What the registry of this TensorFlow and ``machine`` (this one, if left out) allow."""
+    machine = machine or probe_machine()
+    why = ""
+    if not machine.vnni:
+        why = (
+            f"this CPU ({machine.cpu}) has no int8 dot product (AVX512-VNNI, AVX-VNNI or AMX), and int8 would be slower than float; "
+            "tune on a CPU that has one, or use bf16 or fp32"
+        )
+    elif not _has("_QuantizedMatMul"):
+        why = f"TensorFlow {tf.__version__} has no _QuantizedMatMul; install tensorflow-cpu>=2.17, or use bf16 or fp32"
+    return Support(
+        matmul=not why,
+        conv=not why and _has("_FusedQuantizedConv2D") and _has("_FusedQuantizedDepthwiseConv2D"),
+        layernorm=_has("_MklLayerNorm"),
+        bf16=machine.bf16,
+        why=why,
+    )
+
+
+def _has(op: str) -> bool:
+    """Whether an op is known and has a kernel for the CPU."""
+    if op_def_registry.get(op) is None:
+        return False
+    return any(kernel.device_type == "CPU" for kernel in kernels.get_registered_kernels_for_op(op).kernel)

@@ -1,0 +1,194 @@
+"""Every replaced op is checked against fp32, one by one, because some kernels of TensorFlow are silently wrong.
+
+    tensors = needed(rewriter, plan, ranges)                    # reference tensors to fetch on a calibration batch
+    for name, found in check(rewriter, plan, ranges, values).items():
+        found.error, found.bound, found.agrees
+
+An op's int8 form is fed what the reference gives it, and its answer is compared with the reference's. How far it may be off is not a
+guess: the reference itself computes the op on the input and the weight rounded to int8, which is what an exact kernel would do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from octune.backends.tensorflow.apply import Piece, Quantized
+from octune.backends.tensorflow.graph import Array
+from octune.backends.tensorflow.ranges import Range
+from octune.backends.tensorflow.rewrite import Rewriter
+from octune.calibration import Ranges
+from octune.plan import Plan
+
+__all__ = ["Check", "check", "needed"]
+
+SLACK, FLOOR = 2.0, 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Relative errors of one op: the kernel's, and how large it may be."""
+
+    error: float
+    bound: float
+
+    @property
+    def agrees(self) -> bool:
+        return self.error <= self.bound
+
+    def __str__(self) -> str:
+        return f"relative error {self.error:.3g}, at most {self.bound:.3g} expected"
+
+
+def needed(rewriter: Rewriter, plan: Plan, ranges: Ranges) -> tuple[str, ...]:
+    """The tensors of ``rewriter.reference`` that :func:`check` must be given."""
+    wanted: dict[str, None] = {}
+    for piece in rewriter.emit(plan, ranges).pieces:
+        names = [_reference_input(piece), piece.form.output, *([piece.form.addend] if piece.form.addend else [])]
+        wanted.update(dict.fromkeys(names))
+    return tuple(wanted)
+
+
+def check(rewriter: Rewriter, plan: Plan, ranges: Ranges, values: Mapping[str, Array]) -> dict[str, Check]:
+    """Op name -> how well its replacement agrees. ``values``: the tensors that :func:`needed` names, on one batch in fp32."""
+    emission = rewriter.emit(plan, ranges)
+    answers = _run(rewriter.graph_def(emission), [_real(piece, values) for piece in emission.pieces])
+    expected = _run(rewriter.reference, [_simulated(rewriter, piece, values) for piece in emission.pieces])
+    found: dict[str, Check] = {}
+    for piece, answer, simulated in zip(emission.pieces, answers, expected, strict=True):
+        wanted = values[piece.form.output].astype(np.float64)
+        base = wanted - values[piece.form.addend] if piece.form.addend and not piece.site.is_conv else wanted
+        size = max(float(np.linalg.norm(base)), 1e-12)
+        got = answer.reshape(wanted.shape)
+        if isinstance(piece.result, Quantized) and piece.result.range is not None:
+            got, simulated = _floats(got, piece.result.range), piece.result.range.rounded(simulated)
+        error, inevitable = (float(np.linalg.norm(array - wanted)) / size for array in (got, simulated.reshape(wanted.shape)))
+        found[piece.site.op.name] = Check(error, SLACK * inevitable + FLOOR)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """One op: what to feed, what to fetch, and the tensors in between, which nobody else may feed."""
+
+    feed: Mapping[str, Array]
+    fetch: str
+    between: frozenset[str]
+
+
+def _reference_input(piece: Piece) -> str:
+    return piece.site.x if piece.scheme.dtype == "int8" else str(piece.source)
+
+
+def _real(piece: Piece, values: Mapping[str, Array]) -> _Question:
+    x = values[_reference_input(piece)]
+    feed: dict[str, Array] = {}
+    if isinstance(piece.source, Quantized):
+        feed[piece.source.values] = _integers(_rows(x, piece) if piece.source.rows else x, piece.source.range)
+    else:
+        feed[piece.source] = x * piece.multiplier if piece.premultiplied and piece.multiplier is not None else x
+    if piece.form.addend:
+        addend = values[piece.form.addend]
+        if piece.addend is not None:
+            feed[piece.addend.values] = _integers(addend, piece.addend.range)
+        else:
+            feed[piece.form.addend] = addend
+    return _Question(feed, piece.result.values if isinstance(piece.result, Quantized) else piece.result, _between(piece))
+
+
+def _simulated(rewriter: Rewriter, piece: Piece, values: Mapping[str, Array]) -> _Question:
+    """The reference's own nodes, on the input and the weight as int8 would have them."""
+    x = values[_reference_input(piece)].astype(np.float64)
+    feed: dict[str, Array] = {}
+    if piece.weight is None:
+        return _Question({str(piece.source): _half(x), **_addend(piece, values)}, piece.form.output, _between(piece))
+    factor = np.ones(1) if piece.multiplier is None else piece.multiplier.astype(np.float64)
+    scaled = (_rows(x, piece) * factor) if piece.multiplier is not None else x
+    span = piece.input_range or Range.affine(float(scaled.min(initial=0.0)), float(scaled.max(initial=0.0)))
+    feed[piece.site.x] = (span.rounded(scaled) / factor).reshape(x.shape).astype(np.float32)
+    weight = piece.weight.floats()
+    if piece.multiplier is not None:
+        weight = weight * piece.multiplier[:, None]
+    transposed = not piece.site.is_conv and rewriter.is_transposed(piece.site)
+    feed[piece.site.weight] = np.ascontiguousarray(weight.T if transposed else weight)
+    return _Question({**feed, **_addend(piece, values)}, piece.form.output, _between(piece))
+
+
+def _between(piece: Piece) -> frozenset[str]:
+    return frozenset(f"{name}:0" for name in (*piece.site.path, *piece.form.members))
+
+
+def _addend(piece: Piece, values: Mapping[str, Array]) -> dict[str, Array]:
+    if not piece.form.addend:
+        return {}
+    addend = values[piece.form.addend]
+    return {piece.form.addend: addend if piece.addend is None or piece.addend.range is None else piece.addend.range.rounded(addend)}
+
+
+def _rows(x: Array, piece: Piece) -> Array:
+    inner = piece.weight.values.shape[0] if piece.weight is not None else x.shape[-1]
+    return x.reshape(-1, inner)
+
+
+def _integers(x: Array, span: Range | None) -> Array:
+    if span is None:
+        raise ValueError("int8 values that another op makes have a static range")
+    if span.signed:
+        return np.clip(np.rint(x / (span.high / 127)), -128, 127).astype(np.int8)
+    return span.levels(x)[0]
+
+
+def _floats(levels: Array, span: Range) -> Array:
+    integers = np.asarray(levels).view(np.int8 if span.signed else np.uint8).astype(np.float64)
+    if span.signed:
+        return integers * (span.high / 127)
+    return (integers - span.levels(np.zeros(1))[1]) * (span.high - span.low) / 255
+
+
+def _half(x: Array) -> Array:
+    """To bfloat16 and back."""
+    return np.asarray(tf.cast(tf.cast(x.astype(np.float32), tf.bfloat16), tf.float32))
+
+
+def _run(graph_def: GraphDef, questions: Sequence[_Question]) -> list[Array]:
+    """Answer all questions in as few runs as can be: one run may not fetch what it feeds, nor feed two values for one tensor."""
+    rounds: list[list[int]] = []
+    for number, question in enumerate(questions):
+        for group in rounds:
+            if all(_compatible(question, questions[other]) for other in group):
+                group.append(number)
+                break
+        else:
+            rounds.append([number])
+    answers: dict[int, Array] = {}
+    config = tf.compat.v1.ConfigProto()
+    config.graph_options.rewrite_options.disable_meta_optimizer = True  # the ops are to be seen as they are
+    with tf.Graph().as_default() as graph:
+        tf.import_graph_def(graph_def, name="")
+        with tf.compat.v1.Session(graph=graph, config=config) as session:
+            for group in rounds:
+                feed = {name: value for number in group for name, value in questions[number].feed.items()}
+                fetched = session.run(
+                    [questions[number].fetch for number in group], {name: _typed(graph, name, value) for name, value in feed.items()}
+                )
+                answers.update(zip(group, fetched, strict=True))
+    return [answers[number] for number in range(len(questions))]
+
+
+def _compatible(one: _Question, other: _Question) -> bool:
+    if not (one.between | {one.fetch}).isdisjoint(other.feed) or not (other.between | {other.fetch}).isdisjoint(one.feed):
+        return False
+    return all(
+        one.feed[name] is other.feed[name] or np.array_equal(one.feed[name], other.feed[name])
+        for name in one.feed.keys() & other.feed.keys()
+    )
+
+
+def _typed(graph: tf.Graph, name: str, value: Array) -> Array:
+    """Quantized tensors are fed as numpy's records of one field."""
+    dtype = graph.get_tensor_by_name(name).dtype
+    return value.view(dtype.as_numpy_dtype) if dtype.is_quantized else value
