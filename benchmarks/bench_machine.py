@@ -1,10 +1,10 @@
 """Where a benchmark ran and how quiet it was there: numbers without that are rumours.
 
-    quiet()                             # before torch and transformers are imported
-    where = describe(threads=2)         # plain data: CPU, versions, load
+    quiet()                                         # before frameworks are imported
+    where = describe(2, ("torch", "transformers"))  # plain data: CPU, versions, load
     with Neighbours() as others:
         ...
-    others.cores                        # how many cores other processes kept busy meanwhile
+    others.cores                                    # how many cores other processes kept busy meanwhile
 
 Load and neighbours are two questions: was it quiet before, and did it stay so?
 """
@@ -18,17 +18,18 @@ import os
 import platform
 import time
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import psutil
 
+import octune
 from octune.cost import probe_machine
 
 __all__ = ["BUSY_LOAD", "BUSY_NEIGHBOURS", "Neighbours", "describe", "quiet", "reason"]
 
 BUSY_LOAD = 0.5
 BUSY_NEIGHBOURS = 0.2
-PACKAGES = ("octune", "torch", "torchao", "transformers", "numpy")
 
 
 def quiet() -> None:
@@ -36,14 +37,13 @@ def quiet() -> None:
     warnings.simplefilter("ignore")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    logging.getLogger("torchao").setLevel(logging.CRITICAL)
-    import torch  # noqa: F401  it sets up its own loggers when it is imported, so they are silenced afterwards
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    for name in ("torchao", "nncf"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
-    logging.getLogger("torch").setLevel(logging.ERROR)
 
-
-def describe(threads: int) -> dict[str, Any]:
-    """The machine, the versions and the load average, as plain data."""
+def describe(threads: int, packages: Iterable[str]) -> dict[str, Any]:
+    """The machine, the versions of the packages and the load average, as plain data."""
     machine = probe_machine()
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -52,7 +52,7 @@ def describe(threads: int) -> dict[str, Any]:
         "features": list(machine.features),
         "threads": threads,
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in PACKAGES},
+        "versions": {"octune": octune.__version__, **{name: _version(name) for name in (*packages, "numpy")}},
         "load": round(os.getloadavg()[0], 2),
     }
 

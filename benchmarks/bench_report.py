@@ -1,9 +1,9 @@
-"""A finished speed comparison as data, as a table for the terminal and as a section of a Markdown page.
+"""A finished comparison as data, as a table for the terminal and as a section of a Markdown page.
 
     console.print(table(run.models[0]))
     write_markdown(Path("docs/benchmarks.md"), run)
 
-No number of a page is typed by hand.
+No number of a page is typed by hand. Every family of benchmarks has a section of its own, between its markers.
 """
 
 from __future__ import annotations
@@ -15,19 +15,31 @@ from typing import Any
 from bench_machine import BUSY_LOAD, BUSY_NEIGHBOURS
 from rich.table import Table
 
-__all__ = ["ModelRun", "Run", "machine_lines", "table", "warnings", "write_markdown"]
+__all__ = ["Family", "ModelRun", "Run", "machine_lines", "speed_reading", "table", "warnings", "write_markdown"]
 
-BEGIN, END = "<!-- torch_speed: begin -->", "<!-- torch_speed: end -->"
-READING = (
-    "Speed-up over torch eager fp32 on the same inputs in the same run; the median of one call in brackets. All contenders take turns. "
-    "The error is |int8 - fp32| / |fp32| over the model's outputs, on random weights: it shows that the kernels compute what they should, "
-    "and says nothing about a task."
-)
+
+def speed_reading(baseline: str) -> str:
+    """How to read a table of speeds, for the page."""
+    return (
+        f"Speed-up over {baseline} on the same inputs in the same run; the median of one call in brackets. All contenders take turns. "
+        "The error is |other - fp32| / |fp32| over the model's outputs, on batches that nobody was calibrated on. Where weights are random "
+        "it shows that the kernels compute what they should, and says nothing about a task."
+    )
+
+
+@dataclass(frozen=True)
+class Family:
+    """A benchmark: its script (whose name is in the page's markers, too), its heading, how to read it, what its numbers depend on."""
+
+    name: str
+    title: str
+    reading: str
+    packages: tuple[str, ...]
 
 
 @dataclass
 class ModelRun:
-    """What was measured of one model; everything by contender, times by shape first."""
+    """What was measured of one model; everything by contender, times by shape first. ``scores`` are by metric first."""
 
     name: str
     title: str
@@ -38,8 +50,10 @@ class ModelRun:
     rounds: dict[str, int] = field(default_factory=dict)
     neighbours: dict[str, float] = field(default_factory=dict)
     error: dict[str, float] = field(default_factory=dict)
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)
     build_seconds: dict[str, float] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
     remarks: dict[str, list[str]] = field(default_factory=dict)
 
     def ratio(self, shape: str, contender: str) -> float | None:
@@ -52,18 +66,35 @@ class ModelRun:
     def rows(self) -> list[list[str]]:
         """The cells of the table, a heading in front of each row."""
         rows = [[shape, *(self._time(shape, name) for name in self.contenders)] for shape in self.median_ms]
-        rows.append(["output error", *(f"{self.error[name]:.4f}" if name in self.error else "-" for name in self.contenders)])
+        rows += [[metric, *(self._score(metric, name) for name in self.contenders)] for metric in self.scores]
+        if self.error:
+            rows.append(["output error", *(f"{self.error[name]:.4f}" if name in self.error else "-" for name in self.contenders)])
         built = self.build_seconds
         rows.append(["made in", *(f"{built[name]:.0f} s" if built.get(name) else "-" for name in self.contenders)])
         return rows
 
+    def remarks_on(self, verbose: bool) -> list[str]:
+        """What is to be said below the table: who is not in it, and why."""
+        lines = [f"{name}: {why}" for name, why in self.absent.items()]
+        lines += [f"{name} failed: {why}" for name, why in self.failed.items()]
+        return lines + [f"{name}: {remark}" for name, remarks in self.remarks.items() for remark in remarks if verbose]
+
+    def _nothing(self, name: str) -> str:
+        return "failed" if name in self.failed else self.absent.get(name, "-").partition(":")[0]
+
+    def _score(self, metric: str, name: str) -> str:
+        value = self.scores[metric].get(name)
+        if value is None:
+            return self._nothing(name)
+        reference = self.scores[metric].get(self.baseline)
+        change = "" if reference is None or name == self.baseline else f" ({(value - reference) * 100:+.2f})"
+        return f"{value * 100:.2f}{change}"
+
     def _time(self, shape: str, name: str) -> str:
         ratio = self.ratio(shape, name)
-        if name in self.failed:
-            return "failed"
         ms = self.median_ms[shape].get(name)
         if ms is None:
-            return "-"
+            return self._nothing(name)
         return f"({ms:.1f} ms)" if ratio is None else f"{ratio:.2f}x ({ms:.1f} ms)"
 
 
@@ -71,6 +102,7 @@ class ModelRun:
 class Run:
     """All models, and where they ran."""
 
+    family: Family
     where: dict[str, Any]
     quick: bool
     models: list[ModelRun] = field(default_factory=list)
@@ -83,7 +115,7 @@ class Run:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Run:
         """The inverse of :meth:`to_json`."""
-        return cls(**{**data, "models": [ModelRun(**model) for model in data["models"]]})
+        return cls(**{**data, "family": Family(**data["family"]), "models": [ModelRun(**model) for model in data["models"]]})
 
 
 def machine_lines(run: Run) -> list[str]:
@@ -124,11 +156,12 @@ def table(model: ModelRun) -> Table:
 
 def write_markdown(path: Path, run: Run) -> None:
     """Put the results between the markers of a page; a page that has no markers gets them at its end, a new one a heading."""
-    section = "\n".join([BEGIN, *_markdown(run), END])
+    begin, end = f"<!-- {run.family.name}: begin -->", f"<!-- {run.family.name}: end -->"
+    section = "\n".join([begin, *_markdown(run), end])
     text = path.read_text() if path.exists() else "# Benchmarks\n"
-    if BEGIN in text and END in text:
-        before, _, rest = text.partition(BEGIN)
-        text = before + section + rest.partition(END)[2]
+    if begin in text and end in text:
+        before, _, rest = text.partition(begin)
+        text = before + section + rest.partition(end)[2]
     else:
         text = f"{text.rstrip()}\n\n{section}\n"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -136,12 +169,13 @@ def write_markdown(path: Path, run: Run) -> None:
 
 
 def _markdown(run: Run) -> list[str]:
-    lines = ["## PyTorch: speed", "", "Written by `benchmarks/torch_speed.py --markdown`; do not edit by hand.", ""]
+    family = run.family
+    lines = [f"## {family.title}", "", f"Written by `benchmarks/{family.name}.py --markdown`; do not edit by hand.", ""]
     lines += [f"- {line}" for line in machine_lines(run)]
     lines += [f"- **warning**: {line}" for line in warnings(run)]
-    lines += ["", READING]
+    lines += ["", family.reading]
     for model in run.models:
         lines += ["", f"### {model.title}", "", f"| | {' | '.join(model.contenders)} |", f"|---|{'---:|' * len(model.contenders)}"]
         lines += [f"| {' | '.join(row)} |" for row in model.rows()]
-        lines += [f"\n{name} failed: {why}" for name, why in model.failed.items()]
+        lines += [f"\n{line}" for line in model.remarks_on(verbose=False)]
     return lines

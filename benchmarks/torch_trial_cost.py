@@ -29,8 +29,9 @@ def main() -> int:
     load = os.getloadavg()[0]
     quiet()
     import torch
-    from bench_contenders import int8_plan, observe
-    from bench_models import bert
+    from bench_models import bert, tensors
+    from bench_octune import calibrated
+    from bench_subject import tokens
 
     from octune.backends.base import Settings
     from octune.backends.torch import TorchBackend
@@ -40,15 +41,11 @@ def main() -> int:
 
     samples = options.samples or (16 if options.quick else 64)
     backend = TorchBackend(bert(num_hidden_layers=2 if options.quick else 12), Settings(threads=options.threads))
-    generator = torch.Generator().manual_seed(0)
-    batches = []
-    for _ in range(-(-samples // BATCH)):
-        ids = torch.randint(1000, 30000, (BATCH, TOKENS), generator=generator)
-        batches.append(({"input_ids": ids, "attention_mask": torch.ones_like(ids)}, torch.randint(0, 2, (BATCH,), generator=generator)))
+    labels = torch.randint(0, 2, (BATCH,), generator=torch.Generator().manual_seed(0))
+    batches = [(tensors(tokens((BATCH, TOKENS), seed)), labels) for seed in range(-(-samples // BATCH))]
     begun = time.perf_counter()
-    ranges = observe(backend, (backend.split(batch)[0] for batch in batches[:4]))
+    _, ranges, plan = calibrated(backend, batches[:4])
     calibration = time.perf_counter() - begun
-    plan = int8_plan(backend, ranges)
     evaluator = MetricEvaluator(backend, as_batches(batches, role="evaluation"), get_metric("accuracy"))
     baseline = backend.baseline
     with Neighbours() as others:
@@ -73,7 +70,7 @@ def main() -> int:
         f"once, before all trials: calibration on {ranges.samples} samples", f"{calibration:.2f}", f"{calibration * 1e3 / reference:.2f}"
     )
     console.print(made)
-    where = describe(options.threads)
+    where = describe(options.threads, ("torch",))
     console.print(f"{where['cpu']}, {options.threads} threads, torch {where['versions']['torch']}", style="dim", highlight=False)
     if load > BUSY_LOAD or others.cores > BUSY_LOAD:
         busy = f"load {load:.1f} before, others kept {others.cores:.1f} cores busy"

@@ -29,10 +29,12 @@ def interleaved(
     warmup: int = 2,
     iterations: int | None = None,
     seconds: float = 2.0,
+    pause: float = 0.0,
 ) -> dict[str, Latency]:
     """Time the candidates in turns: a slow moment of the machine hits all of them.
 
     ``iterations`` fixes the number of rounds; otherwise rounds go on for about ``seconds``, at least 3 and at most 50.
+    ``pause`` seconds before every call let the threads of the one before come to rest: some runtimes' spin for a while.
     """
     for call in candidates.values():
         for _ in range(max(1, warmup)):
@@ -42,6 +44,7 @@ def interleaved(
     rounds = 0
     while rounds < (iterations or 3) or (iterations is None and rounds < 50 and time.perf_counter() - begun < seconds):
         for name, call in candidates.items():
+            time.sleep(pause)
             start = time.perf_counter()
             call()
             times[name].append((time.perf_counter() - start) * 1e3)

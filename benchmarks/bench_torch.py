@@ -1,8 +1,4 @@
-"""Who is compared: fp32 as it is and compiled, torchao's PT2E int8, and Octune's two forms of the same plan.
-
-    for name, build in CONTENDERS.items():
-        built = build(Preparation(subject, threads=2))
-        built.model(**subject.inputs("b1 s128"))
+"""PyTorch contenders: fp32 as it is and compiled, torchao's PT2E int8, and Octune's two forms of the same plan.
 
 The order matters: importing torchao's quantizer adds passes to the compiler of the whole process, so Octune's compiled form is
 made before that, as it would be where torchao is not installed.
@@ -14,55 +10,23 @@ import re
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
-from bench_models import Inputs, Subject
+from bench_models import SUBJECTS, tensors
+from bench_octune import Calibrated, calibrated
+from bench_speed import Built, Contender
+from bench_subject import Inputs, Subject
 
 from octune.backends.base import Settings
 from octune.backends.torch import TorchBackend
-from octune.backends.torch.batches import Call
-from octune.calibration import Ranges, collect
-from octune.config import Config
-from octune.plan import Plan
-from octune.search import Space
-from octune.search.options import legal_ops
 
-__all__ = ["BASELINE", "COLUMNS", "CONTENDERS", "INT8", "Built", "Preparation", "int8_plan", "observe"]
+__all__ = ["COLUMNS", "CONTENDERS", "prepare"]
 
 BASELINE = "torch eager fp32"
-CALIBRATION_BATCHES, CALIBRATION_SEED = 4, 2
-
-
-@dataclass
-class Built:
-    """A contender that is ready to be timed. ``seconds`` includes compiling for all shapes."""
-
-    model: Callable[..., Any]
-    seconds: float = 0.0
-    remarks: list[str] = field(default_factory=list)
-
-
-def observe(backend: TorchBackend, calls: Iterable[Call]) -> Ranges:
-    """One streaming pass of the backend over the calls, as a tuning run does it."""
-    samples = 0
-
-    def counted() -> Iterator[Call]:
-        nonlocal samples
-        for call in calls:
-            samples += call.batch_size
-            yield call
-
-    ranges = collect(backend, counted(), 0)
-    return Ranges(ranges, samples)
-
-
-def int8_plan(backend: TorchBackend, ranges: Ranges) -> Plan:
-    """Every op in static int8: where a tuning run starts. Without timings, so that the plan is the same on every machine."""
-    return Space.of(legal_ops(backend.ops(), Config().quantization, ranges)).fastest()
 
 
 @dataclass
@@ -73,32 +37,41 @@ class Preparation:
     threads: int
 
     @property
-    def calibration(self) -> list[Inputs]:
-        return self.subject.batches(CALIBRATION_BATCHES, CALIBRATION_SEED)
+    def calibration(self) -> list[dict[str, torch.Tensor]]:
+        return [tensors(batch) for batch in self.subject.calibration]
 
     @cached_property
-    def octune(self) -> tuple[TorchBackend, Ranges, Plan]:
-        backend = TorchBackend(self.subject.model, Settings(threads=self.threads))
-        ranges = observe(backend, (backend.split(batch)[0] for batch in self.calibration))
-        return backend, ranges, int8_plan(backend, ranges)
+    def octune(self) -> Calibrated:
+        return calibrated(TorchBackend(self.subject.model, Settings(threads=self.threads)), self.calibration)
 
-    def visit_shapes(self, model: Callable[..., Any]) -> None:
+    def visit_shapes(self, run: Callable[[Inputs], Any]) -> None:
         """Call the model on every shape that will be timed, so that all compiling is done."""
+        for shape in self.subject.shapes:
+            run(self.subject.inputs(shape))
+
+
+def prepare(name: str, quick: bool, threads: int) -> Preparation:
+    torch.set_num_threads(threads)
+    return Preparation(SUBJECTS[name](quick), threads)
+
+
+def _runner(model: Callable[..., Any]) -> Callable[[Inputs], Any]:
+    def run(inputs: Inputs) -> Any:
         with torch.inference_mode():
-            for shape in self.subject.shapes:
-                model(**self.subject.inputs(shape))
+            return model(**tensors(inputs)).logits
+
+    return run
 
 
 def _eager(preparation: Preparation) -> Built:
-    return Built(preparation.subject.model)
+    return Built(_runner(preparation.subject.model))
 
 
 def _octune_eager(preparation: Preparation) -> Built:
     begun = time.perf_counter()
     backend, ranges, plan = preparation.octune
     model = backend.apply(plan, ranges)
-    counts = ", ".join(f"{count} {dtype}" for dtype, count in plan.counts().items())
-    return Built(model, time.perf_counter() - begun, [f"plan: {counts}", *backend.notes])
+    return Built(_runner(model), time.perf_counter() - begun, preparation.octune.remarks)
 
 
 def _octune_compiled(preparation: Preparation) -> Built:
@@ -107,16 +80,18 @@ def _octune_compiled(preparation: Preparation) -> Built:
     begun = time.perf_counter()
     finalist = next(backend.finalists(plan, ranges, example))
     model = finalist.model
-    return Built(model, time.perf_counter() - begun, [*_matches(), *_generated(model.package)])
+    run = _runner(model)
+    preparation.visit_shapes(run)
+    return Built(run, time.perf_counter() - begun, [*_matches(), *_generated(model.package)])
 
 
 def _compiled(preparation: Preparation) -> Built:
     """torch.compile of the fp32 model. Text with free sizes; images once for each size, which suits it better."""
     torch._dynamo.reset()
-    model = torch.compile(preparation.subject.model, dynamic=_is_text(preparation.subject))
+    run = _runner(torch.compile(preparation.subject.model, dynamic=preparation.subject.is_text))
     begun = time.perf_counter()
-    preparation.visit_shapes(model)
-    return Built(model, time.perf_counter() - begun)
+    preparation.visit_shapes(run)
+    return Built(run, time.perf_counter() - begun)
 
 
 def _pt2e(preparation: Preparation) -> Built:
@@ -142,13 +117,9 @@ def _pt2e(preparation: Preparation) -> Built:
         converted = convert_pt2e(prepared)
     torch._dynamo.reset()
     with inductor.patch(freezing=True):
-        model = torch.compile(converted, dynamic=_is_text(subject))
-        preparation.visit_shapes(model)
-    return Built(model, time.perf_counter() - begun, _matches())
-
-
-def _is_text(subject: Subject) -> bool:
-    return len(subject.free) > 1
+        run = _runner(torch.compile(converted, dynamic=subject.is_text))
+        preparation.visit_shapes(run)
+    return Built(run, time.perf_counter() - begun, _matches())
 
 
 def _matches() -> list[str]:
@@ -172,13 +143,11 @@ def _generated(package: Any) -> list[str]:
     return [*(f"{name}: {count}" for name, count in sorted(calls.items())), f"quantizes with a pass over memory of their own: {passes}"]
 
 
-CONTENDERS: dict[str, Callable[[Preparation], Built]] = {
-    BASELINE: _eager,
-    "octune int8 eager": _octune_eager,
-    "octune int8 compiled": _octune_compiled,
-    "torch.compile fp32": _compiled,
-    "torchao PT2E int8": _pt2e,
-}
-# From the slowest to the fastest, for tables.
+CONTENDERS = (
+    Contender(BASELINE, _eager, exact=True),
+    Contender("octune int8 eager", _octune_eager),
+    Contender("octune int8 compiled", _octune_compiled),
+    Contender("torch.compile fp32", _compiled, exact=True),
+    Contender("torchao PT2E int8", _pt2e, needs=("torchao",), install="pip install torchao"),
+)
 COLUMNS = (BASELINE, "torch.compile fp32", "torchao PT2E int8", "octune int8 eager", "octune int8 compiled")
-INT8 = ("torchao PT2E int8", "octune int8 eager", "octune int8 compiled")

@@ -1,0 +1,218 @@
+"""TensorFlow contenders: fp32 and bf16 of TensorFlow itself, Neural Compressor's int8, LiteRT's int8, and Octune's.
+
+The model is the frozen graph of ``examples/tensorflow/bert_squad``, with seeded random weights. All that TensorFlow runs gets a session
+with the same settings.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from bench_octune import calibrated
+from bench_speed import Built, Contender
+from bench_subject import POSITIONS, VOCABULARY, Inputs, Subject, text
+from safetensors.numpy import save_file
+
+from octune.backends.base import Settings
+from octune.backends.tensorflow.backend import TensorFlowBackend
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "examples" / "tensorflow" / "bert_squad"))
+from model import classifier_graph
+
+__all__ = ["COLUMNS", "CONTENDERS", "prepare"]
+
+tf1 = tf.compat.v1
+BASELINE, BF16, OCTUNE = "TensorFlow fp32", "TensorFlow bf16", "octune int8"
+NEURAL_COMPRESSOR, LITERT = "neural-compressor int8", "LiteRT dynamic int8"
+INPUTS, OUTPUT = ("input_ids", "input_mask", "segment_ids"), "logits"
+SIZES = {"bert-base": ("BERT-base", 12, 768), "bert-large": ("BERT-large", 24, 1024)}
+HEAD = 64
+SEED = 0
+
+
+@dataclass
+class Preparation:
+    """One subject, and what several contenders share."""
+
+    subject: Subject
+    threads: int
+
+    @property
+    def calibration(self) -> list[Inputs]:
+        return self.subject.calibration
+
+    @cached_property
+    def graph_def(self) -> Any:
+        return self.subject.model.as_graph_def()
+
+
+def prepare(name: str, quick: bool, threads: int) -> Preparation:
+    """The graph with random weights, and TensorFlow's one pool of threads made as large as all may use."""
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    title, layers, hidden = SIZES[name]
+    layers = 2 if quick else layers
+    with tempfile.TemporaryDirectory() as folder:
+        _write_checkpoint(Path(folder), layers, hidden)
+        graph = classifier_graph(folder)
+    return Preparation(text(name, f"{title}, {layers} layers", graph, INPUTS, np.int32), threads)
+
+
+def _write_checkpoint(folder: Path, layers: int, hidden: int) -> None:
+    """A BERT classifier in Hugging Face's layout, drawn as that library draws one. GELU by tanh, as BERT had it: LiteRT has no erf."""
+    config = {"hidden_act": "gelu_new", "num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": hidden // HEAD}
+    (folder / "config.json").write_text(json.dumps(config))
+    random = np.random.default_rng(SEED)
+    weights: dict[str, Any] = {}
+
+    def linear(name: str, inputs: int, outputs: int) -> None:
+        weights[f"{name}.weight"] = 0.02 * random.standard_normal((outputs, inputs), dtype=np.float32)
+        weights[f"{name}.bias"] = np.zeros(outputs, np.float32)
+
+    def norm(name: str) -> None:
+        weights[f"{name}.LayerNorm.weight"], weights[f"{name}.LayerNorm.bias"] = np.ones(hidden, np.float32), np.zeros(hidden, np.float32)
+
+    for kind, rows in (("word", VOCABULARY), ("position", POSITIONS), ("token_type", 2)):
+        weights[f"bert.embeddings.{kind}_embeddings.weight"] = 0.02 * random.standard_normal((rows, hidden), dtype=np.float32)
+    norm("bert.embeddings")
+    for number in range(layers):
+        layer = f"bert.encoder.layer.{number}"
+        for part in ("query", "key", "value"):
+            linear(f"{layer}.attention.self.{part}", hidden, hidden)
+        linear(f"{layer}.attention.output.dense", hidden, hidden)
+        linear(f"{layer}.intermediate.dense", hidden, 4 * hidden)
+        linear(f"{layer}.output.dense", 4 * hidden, hidden)
+        norm(f"{layer}.attention.output")
+        norm(f"{layer}.output")
+    linear("bert.pooler.dense", hidden, hidden)
+    linear("classifier", hidden, 2)
+    save_file(weights, folder / "model.safetensors")
+
+
+# -- TensorFlow -------------------------------------------------------------------------------------------------------
+
+
+def _in_session(graph: Any, preparation: Preparation, bf16: bool = False) -> Callable[[Inputs], Any]:
+    config = tf1.ConfigProto(inter_op_parallelism_threads=1, intra_op_parallelism_threads=preparation.threads)
+    if bf16:
+        from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
+
+        config.graph_options.rewrite_options.auto_mixed_precision_onednn_bfloat16 = RewriterConfig.ON
+    session = tf1.Session(graph=graph, config=config)
+    call = session.make_callable(f"{OUTPUT}:0", feed_list=[f"{name}:0" for name in INPUTS])
+
+    def run(inputs: Inputs) -> Any:
+        return call(*(inputs[name] for name in INPUTS))
+
+    run(preparation.calibration[0])
+    return run
+
+
+def _fp32(preparation: Preparation) -> Built:
+    return Built(_in_session(preparation.subject.model, preparation))
+
+
+def _bf16(preparation: Preparation) -> Built:
+    begun = time.perf_counter()
+    run = _in_session(preparation.subject.model, preparation, bf16=True)
+    return Built(run, time.perf_counter() - begun)
+
+
+def _octune(preparation: Preparation) -> Built:
+    begun = time.perf_counter()
+    settings = Settings(INPUTS, (OUTPUT,), preparation.threads)
+    found = calibrated(TensorFlowBackend(preparation.subject.model, settings), preparation.calibration)
+    graph = found.backend.apply(found.plan, found.ranges)
+    run = _in_session(graph, preparation)
+    return Built(run, time.perf_counter() - begun, [*found.remarks, _int8_ops(graph)])
+
+
+def _int8_ops(graph: Any) -> str:
+    """What the graph computes in int8, and what stays around it."""
+    kinds = Counter(op.type for op in graph.get_operations())
+    named = {kind: count for kind, count in kinds.items() if "uantize" in kind or "MatMul" in kind or "LayerNorm" in kind}
+    return "ops: " + ", ".join(f"{count} {kind}" for kind, count in sorted(named.items()))
+
+
+# -- others -----------------------------------------------------------------------------------------------------------
+
+
+def _neural_compressor(preparation: Preparation) -> Built:
+    """Its static quantization of a frozen graph with default settings, in a process and a folder of its own: it leaves files behind."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, data, made = (Path(folder) / name for name in ("fp32.pb", "calibration.npz", "int8.pb"))
+        source.write_bytes(preparation.graph_def.SerializeToString())
+        np.savez(data, **{name: np.concatenate([batch[name] for batch in preparation.calibration]) for name in INPUTS})
+        script = Path(__file__).with_name("bench_neural_compressor.py")
+        command = [sys.executable, str(script), str(source), str(data), str(made), str(preparation.threads)]
+        begun = time.perf_counter()
+        done = subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+        seconds = time.perf_counter() - begun
+        if not made.exists():
+            raise RuntimeError((done.stderr.strip().splitlines() or ["it made no graph"])[-1])
+        graph_def = tf1.GraphDef.FromString(made.read_bytes())
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.import_graph_def(graph_def, name="")
+    return Built(_in_session(graph, preparation), seconds, [_int8_ops(graph)])
+
+
+def _litert(preparation: Preparation) -> Built:
+    """One converted model for every shape, which suits it better than free sizes."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    begun = time.perf_counter()
+    interpreters: dict[tuple[int, ...], Any] = {}
+    for shape in {*preparation.subject.shapes.values(), preparation.subject.batch}:
+        interpreters[shape] = Interpreter(model_content=_converted(preparation.graph_def, shape), num_threads=preparation.threads)
+        interpreters[shape].allocate_tensors()
+
+    def run(inputs: Inputs) -> Any:
+        interpreter = interpreters[inputs[INPUTS[0]].shape]
+        for port in interpreter.get_input_details():
+            interpreter.set_tensor(port["index"], inputs[port["name"]])
+        interpreter.invoke()
+        return interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+
+    run(preparation.calibration[0])
+    return Built(run, time.perf_counter() - begun)
+
+
+def _converted(graph_def: Any, shape: tuple[int, ...]) -> bytes:
+    def call(*tensors: Any) -> Any:
+        fed = {f"{name}:0": tensor for name, tensor in zip(INPUTS, tensors, strict=True)}
+        return tf.graph_util.import_graph_def(graph_def, input_map=fed, return_elements=[f"{OUTPUT}:0"])[0]
+
+    function = tf.function(call, input_signature=[tf.TensorSpec(shape, tf.int32, name=name) for name in INPUTS])
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()])
+    converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    model: bytes = converter.convert()
+    return model
+
+
+CONTENDERS = (
+    Contender(BASELINE, _fp32, exact=True),
+    Contender(BF16, _bf16),
+    Contender(OCTUNE, _octune),
+    Contender(LITERT, _litert, needs=("ai_edge_litert",), install="pip install ai-edge-litert"),
+    Contender(
+        NEURAL_COMPRESSOR,
+        _neural_compressor,
+        needs=("neural_compressor",),
+        install="pip install neural-compressor-tf",
+        slow_for=("bert-large",),
+    ),
+)
+COLUMNS = (BASELINE, BF16, NEURAL_COMPRESSOR, LITERT, OCTUNE)
