@@ -50,6 +50,14 @@ def test_errors_without_an_upper_limit_are_rejected_early() -> None:
     assert watching.p(2000, before[:2000]) == 1.0
 
 
+def test_rounding_is_forgiven_as_in_the_verdict() -> None:
+    baseline, after = Score.from_items(np.ones(200), limits=(0, 1)), np.ones(200)
+    after[:100] -= 1e-12
+    assert Relative(0.0).judge(baseline, Score.from_items(after)).passed
+    assert referee(baseline, Relative(0.0)).p(100, after[:100]) == 1.0
+    assert referee(baseline, Relative(0.0)).p(100, after[:100] - 1e-6) == 0.0
+
+
 def test_items_outside_their_limits_end_all_certainty() -> None:
     watching = referee(Score.from_items(np.ones(200), limits=(0, 1)))
     assert watching.p(100, np.full(100, -3.0)) == 1.0

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from octune.criterion import Criterion
 from octune.evaluation.intervals import margins
-from octune.evaluation.sequential import ALPHA, chance_of_passing
+from octune.evaluation.sequential import ALPHA, SLACK, chance_of_passing
 from octune.score import Score
 
 __all__ = ["Referee", "Standard", "is_mean"]
@@ -52,7 +52,8 @@ class Referee:
         self._criterion, self._baseline, self._items = standard.criterion, standard.baseline, standard.baseline.items
         self._order, self._sizes, self._shuffled = order, sizes, shuffled
         self._starts = np.cumsum(sizes) - sizes
-        self._allowed = standard.criterion.allowed(standard.baseline.value)
+        # The verdict forgives the rounding of scores, so a referee must as well.
+        self._allowed = standard.criterion.allowed(standard.baseline.value) + SLACK * abs(standard.baseline.value)
         self._limits = standard.baseline.limits if is_mean(standard.baseline) else None
         self._floors = self._least()
         self._looked = 0

@@ -17,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ALPHA", "chance_of_passing"]
+__all__ = ["ALPHA", "SLACK", "chance_of_passing"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
