@@ -261,6 +261,13 @@ def test_needed_is_how_many_decide() -> None:
         assert Relative(0.01, confidence=0.95).judge(*paired(np.ones(n), after, (0, 1))).outcome == outcome
 
 
+def test_at_the_limit_itself_no_number_of_items_decides() -> None:
+    before, after = np.tile([1.0, 0.0], 50), np.tile([1.0, 0.0], 50)
+    after[0], after[1] = 0.0, 1.0
+    for drop in (0.0, 1e-300, 1e-12):
+        assert Absolute(drop).judge(*paired(before, after, (0, 1))).needed is None
+
+
 # False passes, by simulation: the candidate truly loses just what is allowed, or a hair more, so every pass is a false one.
 RARE = {
     "none is ever gained, few are lost": (0.9, 0.009, 0.0),

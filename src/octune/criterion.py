@@ -234,7 +234,8 @@ def _needed(n: int, distance: float, sides: Margins) -> int | None:
     rest = margin - unseen
     # unseen * x^2 + rest * x = distance, with x the square root of n over the number that is needed
     root = (math.sqrt(rest**2 + 4 * unseen * distance) - rest) / (2 * unseen) if unseen > 0 else distance / rest
-    return max(n, math.ceil(n / root**2)) if root > 0 else None
+    # At a drop that is all but the limit itself, no number of items decides.
+    return max(n, math.ceil(n / root**2)) if root > 1e-6 else None
 
 
 def _stopped(score: Score) -> str:
