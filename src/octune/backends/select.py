@@ -13,6 +13,7 @@ __all__ = ["backend_for", "backend_named"]
 # name -> (module to look for in sys.modules, module and class of the backend, extra)
 _BACKENDS = {
     "pytorch": ("torch", "octune.backends.torch", "TorchBackend", "torch"),
+    "tensorflow": ("tensorflow", "octune.backends.tensorflow", "TensorFlowBackend", "tensorflow"),
     "onnx": ("onnx", "octune.backends.onnx", "OnnxBackend", "onnx"),
 }
 

@@ -42,9 +42,18 @@ def examine() -> dict[str, Any]:
         from octune.backends.torch.doctor import measure_paths
 
         findings["threads"], findings["speed"] = measure_paths()
-        slow = [name for name, ratio in findings["speed"].items() if name.startswith("int8") and ratio < 1.2]
-        advice.extend(f"{name} is not faster than fp32 here" for name in slow)
+        advice.extend(_slow(findings["speed"], "PyTorch"))
+    if importlib.util.find_spec("tensorflow") is not None:
+        from octune.backends.tensorflow import doctor
+
+        findings["tensorflow"], why = doctor.measure_paths()
+        advice.extend([f"TensorFlow: {why}"] if why else _slow(findings["tensorflow"], "TensorFlow"))
     return findings
+
+
+def _slow(speed: dict[str, float], framework: str) -> list[str]:
+    slow = [name for name, ratio in speed.items() if name.startswith("int8") and ratio < 1.2]
+    return [f"{name} is not faster than fp32 here in {framework}" for name in slow]
 
 
 def _version(package: str) -> str | None:
@@ -71,12 +80,14 @@ def show(findings: dict[str, Any], console: Console) -> None:
     for package, version in findings["packages"].items():
         table.add_row(package, version or "-", "" if version else escape(f"pip install 'octune[{PACKAGES[package]}]'"))
     console.print(table)
-    if findings["speed"]:
-        console.print("\n[bold]PyTorch[/bold]   a 768 x 3072 linear on 128 rows, against fp32")
+    for framework, measured in (("PyTorch", findings["speed"]), ("TensorFlow", findings.get("tensorflow"))):
+        if not measured:
+            continue
+        console.print(f"\n[bold]{framework}[/bold]   a 768 x 3072 linear on 128 rows, against fp32")
         speed = Table(box=None, header_style="bold", pad_edge=False)
         speed.add_column("path")
         speed.add_column("speed", justify="right")
-        for name, ratio in findings["speed"].items():
+        for name, ratio in measured.items():
             speed.add_row(name, f"{ratio:.2f}x")
         console.print(speed)
     for line in findings["advice"]:

@@ -1,1 +1,5 @@
 """The TensorFlow backend."""
+
+from octune.backends.tensorflow.backend import TensorFlowBackend
+
+__all__ = ["TensorFlowBackend"]

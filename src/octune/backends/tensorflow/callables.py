@@ -20,6 +20,7 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from octune.backends.tensorflow import nested
+from octune.backends.tensorflow.freeze import drop_blanks
 from octune.backends.tensorflow.graph import node_of, tensor
 from octune.errors import DataError
 
@@ -35,9 +36,7 @@ def flat_function(graph_def: GraphDef, inputs: Mapping[str, str], outputs: Mappi
     body.versions.CopyFrom(graph_def.versions)
     body.library.CopyFrom(graph_def.library)
     body.node.extend(node for node in graph_def.node if node.name not in fed)
-    for node in body.node:
-        for key in [key for key, value in node.attr.items() if value.WhichOneof("value") is None]:
-            del node.attr[key]  # harmless in a graph, but inside a function it counts as a value that is yet to come
+    drop_blanks(body)
     read = {tensor(reference) for node in body.node for reference in node.input}
 
     def call(*flat: Any) -> dict[str, Any]:

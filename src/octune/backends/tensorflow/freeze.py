@@ -27,7 +27,7 @@ from octune.backends.tensorflow.graph import FrozenGraph, node_of, tensor
 from octune.backends.tensorflow.names import resolve, short
 from octune.errors import ModelError
 
-__all__ = ["LIMIT", "as_graph", "cause", "freeze_function", "freeze_graph", "freeze_session", "upstream"]
+__all__ = ["LIMIT", "as_graph", "cause", "drop_blanks", "freeze_function", "freeze_graph", "freeze_session", "upstream"]
 
 LIMIT = 2**31 - 1
 VARIABLES = {"Variable", "VariableV2", "VarHandleOp", "AutoReloadVariable"}
@@ -40,6 +40,7 @@ CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
 
 def as_graph(graph_def: GraphDef) -> Any:
     """A ``tf.Graph`` of its own with these nodes, under their own names."""
+    drop_blanks(graph_def)
     graph = tf.Graph()
     try:
         with graph.as_default():
@@ -49,6 +50,16 @@ def as_graph(graph_def: GraphDef) -> Any:
             f"The graph cannot be read by TensorFlow {tf.__version__}: {cause(error)}. Ops of a library must be loaded before."
         ) from error
     return graph
+
+
+def drop_blanks(graph_def: GraphDef) -> None:
+    """Remove attributes without a value, which asking a node for an attribute that it does not have leaves behind.
+
+    Graphs are imported with a complaint about them; in a function they count as values that are yet to come.
+    """
+    for node in graph_def.node:
+        for key in [key for key, value in node.attr.items() if value.WhichOneof("value") is None]:
+            del node.attr[key]
 
 
 def freeze_graph(graph_def: GraphDef, inputs: Sequence[str], outputs: Sequence[str], graph: Any = None) -> FrozenGraph:

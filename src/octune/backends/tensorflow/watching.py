@@ -56,6 +56,11 @@ class Watcher:
                 raise self._error from None
             raise DataError(f"The model cannot be run on the calibration data: {type(error).__name__}: {cause(error)}") from error
 
+    def fetch(self, names: Iterable[str], inputs: Inputs) -> dict[str, npt.NDArray[Any]]:
+        """Tensors of the graph on one batch, as arrays."""
+        listed = list(names)
+        return dict(zip(listed, self._session.run(listed, dict(inputs.values)), strict=True))
+
     def close(self) -> None:
         """Let go of the graph and its weights."""
         self._session.close()

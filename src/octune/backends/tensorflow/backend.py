@@ -1,0 +1,236 @@
+"""The TensorFlow backend: any kind of model becomes one frozen graph, whose ops are replaced by int8 ops of stock TensorFlow."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.util import _pywrap_util_port
+
+from octune.backends.base import Backend, Outputs, Settings, Visit
+from octune.backends.tensorflow import storage
+from octune.backends.tensorflow.batches import Feed, Inputs, Splitter, find_mask
+from octune.backends.tensorflow.callables import GraphCallable, as_tensor, call_shaped
+from octune.backends.tensorflow.checking import disagreements
+from octune.backends.tensorflow.freeze import as_graph
+from octune.backends.tensorflow.kinds import is_model, take
+from octune.backends.tensorflow.pipeline import Pipeline
+from octune.backends.tensorflow.rewrite import Rewriter
+from octune.backends.tensorflow.sensitivity import first_order_damage
+from octune.backends.tensorflow.sessions import Sessions, new_session, set_threads
+from octune.backends.tensorflow.sources import open_model
+from octune.backends.tensorflow.support import support
+from octune.backends.tensorflow.watching import Watcher
+from octune.calibration import Ranges
+from octune.cost import probe_machine
+from octune.errors import DataError
+from octune.plan import Mode, Op, Plan, Scheme
+from octune.sensitivity import probe
+
+__all__ = ["TensorFlowBackend"]
+
+CHECKED_ROWS = 2
+PROBE_ROWS, PROBE_TOKENS = 8, 1536  # of each batch; long sequences have enough tokens in fewer rows
+
+
+class TensorFlowBackend(Backend):
+    """Works on a frozen copy of the model; hands out the kind of thing that came in."""
+
+    name = "tensorflow"
+
+    @classmethod
+    def accepts(cls, model: object) -> bool:
+        return is_model(model)
+
+    def __init__(self, model: Any, settings: Settings) -> None:
+        trouble = set_threads(settings.threads) if settings.threads else ""
+        taken = take(model, settings)
+        self._frozen, self._form = taken.frozen, taken.form
+        self._notes = [*taken.notes, *([trouble] if trouble else [])]
+        self._threads = settings.threads
+        self._sessions = Sessions(settings.threads)
+        self._slots = taken.slots()
+        self._pipeline = Pipeline.of(self._frozen)
+        self._splitter = Splitter(self._slots, strict=self._form.kind == "graph")
+        self._rewriter = Rewriter(self._frozen)
+        self._refused: dict[tuple[str, Mode | None], str] = {}
+        self._checked = False
+        ops = self._rewriter.ops()
+        self._notes.extend(f"{op.name}: {op.note}" for op in ops if op.note and len(op.schemes) > 1)
+        if support().why:
+            self._notes.append(support().why)
+        if not any(op.can("int8") for op in ops):
+            self._notes.append("the model has no op that can be quantized (MatMul, Einsum or Conv2D with constant weights)")
+
+    # -- what is there --------------------------------------------------------------------------------------------
+
+    @property
+    def baseline(self) -> Any:
+        return self._form.build(self._frozen.graph_def)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return self._notes
+
+    def ops(self) -> tuple[Op, ...]:
+        return tuple(map(self._allowed, self._rewriter.ops()))
+
+    def _allowed(self, op: Op) -> Op:
+        why = [note for (name, _), note in self._refused.items() if name == op.name]
+        schemes = tuple(scheme for scheme in op.schemes if (op.name, scheme.mode) not in self._refused)
+        return replace(op, schemes=schemes, note="; ".join(filter(None, [op.note, *why]))) if why else op
+
+    def split(self, batch: Any) -> tuple[Inputs | Feed, Any]:
+        if isinstance(batch, Inputs | Feed):
+            return batch, None
+        values, label = self._splitter(batch)
+        return (Feed(values) if self._pipeline is not None else self._inputs(values)), label
+
+    def parts(self, inputs: Inputs | Feed) -> Iterator[Inputs]:
+        if isinstance(inputs, Inputs):
+            yield inputs
+        elif self._pipeline is not None:
+            yield from self._pipeline.batches(inputs)
+
+    def batch_size(self, inputs: Inputs | Feed) -> int:
+        return sum(part.batch_size for part in self.parts(inputs))
+
+    def resized(self, inputs: Inputs | Feed, samples: int) -> Inputs:
+        return next(self.parts(inputs)).resized(samples)
+
+    def _inputs(self, values: Mapping[str, Any]) -> Inputs:
+        return Inputs(values, find_mask((slot.name, values[slot.tensor]) for slot in self._slots))
+
+    # -- look -----------------------------------------------------------------------------------------------------
+
+    def observe(self, batches: Iterable[Inputs | Feed], visit: Visit) -> None:
+        watcher = Watcher(self._rewriter.reference, self._rewriter.taps(), self._frozen.outputs.values(), self._threads)
+        try:
+            for inputs in (part for batch in batches for part in self.parts(batch)):
+                if not self._checked:
+                    self._check(watcher, inputs)
+                watcher(inputs, visit)
+        finally:
+            watcher.close()
+
+    def _check(self, watcher: Watcher, inputs: Inputs) -> None:
+        """Run every op in int8 on a few rows of a first batch, and refuse what disagrees with fp32: some kernels are silently wrong."""
+        self._checked = True
+        fixed = any(slot.shape and slot.shape[0] is not None for slot in self._slots)
+        few = inputs if fixed else inputs.resized(min(CHECKED_ROWS, inputs.batch_size))
+        self._refused = disagreements(self._rewriter, watcher, few)
+        self._notes.extend(f"{name}: {why}" for (name, _), why in self._refused.items())
+
+    def damage(
+        self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Inputs]
+    ) -> dict[tuple[str, Scheme], float]:
+        inputs = [_some_rows(part) for batch in batches for part in self.parts(batch)]
+        values = first_order_damage(self._rewriter, self._frozen.outputs.values(), candidates, ranges, inputs, self._threads)
+        left = {name: [s for s in schemes if (name, s) not in values] for name, schemes in candidates.items() if name in ranges}
+        return values | (probe(self, left, ranges, inputs) if any(left.values()) else {})
+
+    def measure(self, op: Op, scheme: Scheme, ranges: Ranges) -> float:
+        graph_def, fed, fetched = self._rewriter.alone(op, scheme, ranges)
+        graph = as_graph(graph_def)
+        source = graph.get_tensor_by_name(fed)
+        array = np.random.default_rng(0).standard_normal(ranges[op.name].shape).astype(source.dtype.as_numpy_dtype)
+        times: list[float] = []
+        with new_session(graph, self._threads) as session:
+            # The op and not its output is fetched: copying that out would be timed as well.
+            run = session.make_callable(graph.get_tensor_by_name(fetched).op, feed_list=[fed])
+            run(array)
+            begun = time.perf_counter()
+            while len(times) < 5 or (len(times) < 30 and time.perf_counter() - begun < 0.03):
+                start = time.perf_counter()
+                run(array)
+                times.append((time.perf_counter() - start) * 1e3)
+        return min(times)  # what disturbs a timing only ever makes it longer
+
+    # -- act ------------------------------------------------------------------------------------------------------
+
+    def apply(self, plan: Plan, ranges: Ranges) -> Any:
+        plan.check(self.ops())
+        return self._form.build(self._rewriter.rewrite(plan, ranges))
+
+    def run(self, model: Any, inputs: Inputs | Feed) -> Outputs:
+        if isinstance(inputs, Feed):
+            if self._pipeline is None:
+                raise DataError("The graph has no iterator that these inputs could start.")
+            return self._pipeline.run(model, self._sessions, self._form.outputs, inputs)
+        if isinstance(model, tf.Graph):
+            return self._sessions.run(model, self._form.outputs, inputs.values)
+        named = {slot.name: inputs.values[slot.tensor] for slot in self._slots}
+        if isinstance(model, GraphCallable):
+            results = model.flat(named)
+        else:
+            tensors = {slot.name: as_tensor(named[slot.name], slot.dtype) for slot in self._slots}
+            results = call_shaped(model, self._form.takes, self._form.gives, tensors)
+        return {name: np.asarray(results[name]) for name in self._form.outputs}
+
+    @contextmanager
+    def capture(self, model: Any) -> Iterator[list[Inputs]]:
+        # A graph is run by a session of the user's own, which cannot be watched.
+        seen: list[Inputs] = []
+        if not isinstance(model, GraphCallable):
+            yield seen
+            return
+        with model.watched() as calls:
+            yield seen
+        seen.extend(self.split(call)[0] for call in calls)  # type: ignore[misc]  # a model that is called has no pipeline
+
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256()
+        # Without names: those of Keras count up with every model that a process makes.
+        for node in self._frozen.graph_def.node:
+            digest.update(node.op.encode())
+            if node.op == "Const":
+                digest.update(node.attr["value"].tensor.SerializeToString(deterministic=True))
+        return digest.hexdigest()
+
+    def size(self, model: Any) -> int:
+        graph = model if isinstance(model, tf.Graph) else self._function(model).graph
+        return sum(
+            constant.outputs[0].shape.num_elements() * constant.outputs[0].dtype.size
+            for constant in graph.get_operations()
+            if constant.type == "Const" and constant.outputs[0].dtype != tf.string
+        )
+
+    @staticmethod
+    def _function(model: Any) -> Any:
+        return next(iter(model.signatures.values())) if isinstance(model, GraphCallable) else model
+
+    def close(self) -> None:
+        self._sessions.close()
+
+    # -- keep -----------------------------------------------------------------------------------------------------
+
+    def save(self, model: Any, plan: Plan, folder: Path) -> dict[str, Any]:
+        return storage.save(model, self._form, folder)
+
+    @classmethod
+    def load(cls, folder: Path, metadata: Mapping[str, Any], factory: Callable[[], Any] | None = None) -> Any:
+        return storage.load(folder, metadata)
+
+    @classmethod
+    def open(cls, source: str) -> Any:
+        return open_model(source)
+
+    def environment(self) -> dict[str, Any]:
+        return {
+            "framework": self.name,
+            "tensorflow": tf.__version__,
+            "onednn": bool(_pywrap_util_port.IsMklEnabled()),
+            "threads": tf.config.threading.get_intra_op_parallelism_threads() or probe_machine().cores,
+        }
+
+
+def _some_rows(inputs: Inputs) -> Inputs:
+    tokens = inputs.mask.shape[1] if inputs.mask is not None else 1
+    return inputs.resized(min(inputs.batch_size, PROBE_ROWS, max(2, PROBE_TOKENS // tokens)))

@@ -1,0 +1,66 @@
+"""Which int8 forms may not be used here, because they disagree with fp32 or do not run at all.
+
+    refused = disagreements(rewriter, watcher, inputs)          # {("dense/MatMul", "static"): "int8 disagrees with fp32 ..."}
+
+All ops are asked at once on a few rows of the first calibration batch, in each mode that they have. Some kernels are silently wrong;
+how that is found out is said in :mod:`octune.backends.tensorflow.verify`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from octune.backends.tensorflow.batches import Inputs
+from octune.backends.tensorflow.freeze import cause
+from octune.backends.tensorflow.rewrite import Rewriter
+from octune.backends.tensorflow.verify import check, needed
+from octune.backends.tensorflow.watching import Watcher
+from octune.calibration import Observer, Ranges
+from octune.plan import Mode, Plan, Scheme
+
+__all__ = ["disagreements"]
+
+Refused = dict[tuple[str, Mode | None], str]
+
+
+def disagreements(rewriter: Rewriter, watcher: Watcher, inputs: Inputs) -> Refused:
+    """(op, mode) -> why it may not be used, for those that may not."""
+    ranges = _ranges(watcher, inputs)
+    refused: Refused = {}
+    for mode in ("static", "dynamic"):
+        wanted: dict[str, Scheme] = {}
+        for op in rewriter.ops():
+            scheme = next((s for s in op.schemes if s.mode == mode and not s.repairs), None)
+            if scheme is not None and op.name in ranges and ranges[op.name].finite:
+                wanted[op.name] = scheme
+        refused.update({(name, mode): why for name, why in _failures(rewriter, watcher, inputs, ranges, wanted).items()})
+    return refused
+
+
+def _ranges(watcher: Watcher, inputs: Inputs) -> Ranges:
+    observers: dict[str, Observer] = {}
+
+    def visit(op: str, array: object, *, shape: tuple[int, ...], channel_axis: int = -1) -> None:
+        if array is not None:
+            observers.setdefault(op, Observer()).update(array, channel_axis=channel_axis, shape=shape)  # type: ignore[arg-type]
+
+    watcher(inputs, visit)
+    return Ranges({name: stats for name, observer in observers.items() if (stats := observer.stats()) is not None})
+
+
+def _failures(rewriter: Rewriter, watcher: Watcher, inputs: Inputs, ranges: Ranges, wanted: Mapping[str, Scheme]) -> dict[str, str]:
+    if not wanted:
+        return {}
+    plan = Plan(wanted)
+    try:
+        found = check(rewriter, plan, ranges, watcher.fetch(needed(rewriter, plan, ranges), inputs))
+    except (tf.errors.OpError, ValueError) as error:
+        if len(wanted) == 1:
+            return {name: f"its int8 form does not run here: {cause(error)}" for name in wanted}
+        # One of them fails; halves that do not are done with.
+        names, half = list(wanted), len(wanted) // 2
+        parts = ({name: wanted[name] for name in part} for part in (names[:half], names[half:]))
+        return {name: why for part in parts for name, why in _failures(rewriter, watcher, inputs, ranges, part).items()}
+    return {name: f"int8 disagrees with fp32 on a calibration batch: {one}" for name, one in found.items() if not one.agrees}
