@@ -52,8 +52,8 @@ def test_many_limits_are_interpolated_well() -> None:
 def test_margins_are_a_mirror(values: np.ndarray) -> None:
     found, mirrored = margins(values, 0.05, ONE), margins(-values, 0.05, ONE)
     assert (found.down, found.up) == pytest.approx((mirrored.up, mirrored.down))
-    assert found.up > 0
-    assert found.down > 0
+    assert min(found.up, found.down) >= 0  # where every item loses all it can, the mean cannot be higher
+    assert max(found.up, found.down) > 0
 
 
 @given(losses, st.floats(0.001, 0.2))
