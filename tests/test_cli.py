@@ -171,7 +171,7 @@ def test_exit_code_1_when_the_criterion_is_not_met(project: Path) -> None:
         ({"evaluation": {"data": "data.npz", "metric": "acuracy"}}, ["acuracy", "accuracy"]),
         ({"quantization": {"ops": {"no.such.op": {"weight": {"dtype": "fp32"}}}}}, ["no.such.op"]),
         ({"quantization": {"activation": {"scheme": "sym"}}}, ["asym"]),
-        ({"tuning": {"strategy": "exhaustive"}}, ["exhaustive", "auto"]),
+        ({"tuning": {"strategy": "exhaustiv"}}, ["exhaustiv", "exhaustive"]),
     ],
 )
 def test_bad_input_is_one_message_and_exit_code_2(project: Path, inside: Any, sections: dict[str, Any], words: list[str]) -> None:
