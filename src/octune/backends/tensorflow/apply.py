@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from octune.backends.tensorflow.emit import array_of, constant, node, quantize, quantized_conv, quantized_matmul
-from octune.backends.tensorflow.graph import Array, Graph, node_of
+from octune.backends.tensorflow.graph import Array, Graph, attribute, node_of
 from octune.backends.tensorflow.layernorm import LAYERNORM
 from octune.backends.tensorflow.ranges import Range, activation_range, output_range, smoothed
 from octune.backends.tensorflow.shapes import Shapes
@@ -123,6 +123,8 @@ class Emission:
         waiting = [form.tail]
         while waiting:
             for follower in self._reference.followers(waiting.pop()):
+                if self._reference.nodes[follower].op == "Shape":
+                    continue  # asks for sizes, which int8 has as well
                 if follower not in through:
                     return None
                 if self._reference.nodes[follower].op == "Reshape":
@@ -210,14 +212,14 @@ class Emission:
         values = [self._reference.maker(reference) for reference in made.input[1:]]
         names = [self._constant(f"{value.name}/smooth", array_of(value) * found.multiplier) for value in values]
         name = self.graph.fresh(f"{made.name}/smooth")
-        self.graph.add(node(name, LAYERNORM, [made.input[0], *names], T=tf.float32, epsilon=made.attr["epsilon"].f))
+        self.graph.add(node(name, LAYERNORM, [made.input[0], *names], T=tf.float32, epsilon=attribute(made, "epsilon").f))
         return f"{name}:0"
 
     def _inner(self, site: Site) -> int:
         shape = self._shapes[site.weight]
         if shape is None or len(shape) != 2:
             raise PlanError(f"The weight of {site.op.name!r} has no known shape.")
-        return int(shape[1 if self._reference.nodes[site.core].attr["transpose_b"].b else 0] or 0)
+        return int(shape[1 if attribute(self._reference.nodes[site.core], "transpose_b").b else 0] or 0)
 
     # -- matmuls --------------------------------------------------------------------------------------------------
 
@@ -261,12 +263,27 @@ class Emission:
         if output is not None and ends is not None:
             result = Quantized(f"{name}:0", ends[0], ends[1], output, rows=True)
             self._int8[form.output, output, "chained"] = result
+            self._sizes(site, form, result, lifted=lifted)
         elif lifted and site.lift is not None:
             shape = self._reference.nodes[site.lift].input[1]
-            kind = tf.as_dtype(self._reference.nodes[site.lift].attr["Tshape"].type or tf.int32.as_datatype_enum)
+            kind = tf.as_dtype(attribute(self._reference.nodes[site.lift], "Tshape").type)
             self.graph.add(node(form.tail, "Reshape", [name, shape], T=tf.float32, Tshape=kind))
         premultiplied = found is not None and source != site.x
         self.pieces.append(Piece(site, scheme, form, source, result, weight, divisor, x.range, premultiplied))
+
+    def _sizes(self, site: Site, form: Form, made: Quantized, *, lifted: bool) -> None:
+        """Those who ask for the shape of an output that is now int8 only (tensordot does) get it from there."""
+        asking = [name for name, _ in self._reference.readers(form.output) if self._reference.nodes[name].op == "Shape"]
+        view = made.values
+        if asking and lifted and site.lift is not None:
+            lift = self._reference.nodes[site.lift]
+            view = self.graph.fresh(f"{form.tail}/view")
+            self.graph.add(
+                node(view, "Reshape", [made.values, lift.input[1]], T=tf.quint8, Tshape=tf.as_dtype(attribute(lift, "Tshape").type))
+            )
+        for name in asking:
+            kind = tf.as_dtype(attribute(self._reference.nodes[name], "out_type").type)
+            self.graph.add(node(name, "Shape", [view], T=tf.quint8, out_type=kind))
 
     def _shared_rows(self, values: str, columns: int) -> str:
         key = (values, "rows")
@@ -329,9 +346,9 @@ class Emission:
     def _conv_form(self, site: Site, scheme: Scheme) -> tuple[Form, Range, Quantized | None]:
         """With the addend where it is at hand as uint8 and somebody wants the sum in int8; else without."""
         if site.summed is not None:
-            summand = next((q for (key, *_), q in self._int8.items() if key == site.summed.addend and q.range and not q.range.signed), None)
+            summand = next((q for (key, *_), q in self._int8.items() if key == site.summed.addend and _from_zero(q.range)), None)
             wanted = [r for s in self._readers(site.summed.output, conv=True) if (r := self._static(s)) is not None and not r.signed]
-            if summand is not None and wanted and summand.range is not None and summand.range.low == 0:
+            if summand is not None and wanted and self._is_last_reader(site, site.summed):
                 return site.summed, wanted[0], summand
         wanted = [r for s in self._readers(site.plain.output, conv=True) if (r := self._static(s)) is not None]
         fitting = [r for r in wanted if r.signed == (site.plain.activation is None)]
@@ -339,6 +356,23 @@ class Emission:
         if output is None:
             raise PlanError(f"The plan asks for {scheme} at {site.op.name!r}, but calibration has not seen its output. Calibrate again.")
         return site.plain, output, None
+
+    def _is_last_reader(self, site: Site, form: Form) -> bool:
+        """Whether all others that read the addend have done so before the sum can begin.
+
+        The kernel writes the sum over the addend. Where it may not, because somebody else is still to read it, the process dies.
+        """
+        addend = str(form.addend)
+        before: set[str] = set()
+        waiting = [site.core]
+        while waiting:
+            name = waiting.pop()
+            if name not in before and name != node_of(addend):
+                before.add(name)
+                waiting.extend(node_of(reference) for reference in self._reference.nodes[name].input)
+        int8 = {other.core for other in self._readers(addend, conv=True) if self._static(other) is not None}
+        others = set(self._reference.followers(node_of(addend))) - set(form.members)
+        return self._reference.is_private(node_of(addend)) and others <= int8 & before
 
     # -- bfloat16 -------------------------------------------------------------------------------------------------
 
@@ -361,3 +395,7 @@ class Emission:
         self.graph.add(node(site.core, "Cast", [name], SrcT=tf.bfloat16, DstT=tf.float32, Truncate=False))
         form = Form((site.core,))
         self.pieces.append(Piece(site, scheme, form, x, form.output))
+
+
+def _from_zero(span: Range | None) -> bool:
+    return span is not None and not span.signed and span.low == 0

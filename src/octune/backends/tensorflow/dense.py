@@ -15,7 +15,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from octune.backends.tensorflow.emit import constant, node
 from octune.backends.tensorflow.fold import value_of
-from octune.backends.tensorflow.graph import Array, Graph, node_of
+from octune.backends.tensorflow.graph import Array, Graph, attribute, node_of
 from octune.backends.tensorflow.shapes import Shape, Shapes
 
 __all__ = ["Normalised", "normalise", "product"]
@@ -78,11 +78,11 @@ def product(graph: Graph, made: NodeDef, shapes: Shapes) -> Product | str | None
     shape = shapes[operands[0]]
     if flat is None:
         return f"its weight {values[1].shape} is another one for every batch"
-    if made.attr["adj_x"].b:
+    if attribute(made, "adj_x").b:
         return "its input is transposed (adj_x)"
     if shape is None or len(shape) < max(2, values[1].ndim):
         return "the rank of its input is not known"
-    weight = flat.T if made.attr["adj_y"].b else flat
+    weight = flat.T if attribute(made, "adj_y").b else flat
     return Product(operands[0], 1, weight, (int(weight.shape[1]),))
 
 
@@ -92,7 +92,7 @@ def _large(graph: Graph, operand: str) -> Array | None:
 
 
 def _einsum(made: NodeDef, operands: list[str], values: list[Array | None]) -> Product | str:
-    equation = made.attr["equation"].s.decode().replace(" ", "")
+    equation = attribute(made, "equation").s.decode().replace(" ", "")
     if "..." in equation or "->" not in equation:
         return f"its equation {equation!r} has an ellipsis"
     sides, out = equation.split("->")
@@ -153,11 +153,11 @@ def _plain_rows(graph: Graph, matmul: NodeDef) -> None:
     """tensordot computes the shape of its rows at run time; that there are K columns is known from the weight."""
     weight = _large(graph, matmul.input[1])
     rows = graph.nodes.get(node_of(matmul.input[0]))
-    if weight is None or rows is None or rows.op != "Reshape" or matmul.attr["transpose_a"].b or not graph.is_private(rows.name):
+    if weight is None or rows is None or rows.op != "Reshape" or attribute(matmul, "transpose_a").b or not graph.is_private(rows.name):
         return
     if graph.nodes[node_of(rows.input[1])].op == "Const" or len(graph.followers(rows.name)) != 1:
         return
-    columns = weight.shape[1 if matmul.attr["transpose_b"].b else 0]
+    columns = weight.shape[1 if attribute(matmul, "transpose_b").b else 0]
     name = graph.fresh(f"{rows.name}/rows")
     graph.add(constant(name, [-1, int(columns)]))
     changed = NodeDef()

@@ -17,7 +17,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from octune.backends.tensorflow.dense import Normalised
 from octune.backends.tensorflow.fold import value_of
 from octune.backends.tensorflow.formula import activation_of, regions
-from octune.backends.tensorflow.graph import Array, Graph, node_of
+from octune.backends.tensorflow.graph import Array, Graph, attribute, node_of
 from octune.backends.tensorflow.layernorm import LAYERNORM
 from octune.backends.tensorflow.shapes import Shapes
 from octune.backends.tensorflow.site import Form, Site, geometry
@@ -107,16 +107,16 @@ class Finder:
 
     def _cannot(self, made: NodeDef, kind: str, weight: Array) -> str:
         """Why this op cannot be quantized, or an empty string."""
-        if made.attr["T"].type != tf.float32.as_datatype_enum:
-            return f"it computes in {tf.as_dtype(made.attr['T'].type).name}, not float32"
+        if attribute(made, "T").type != tf.float32.as_datatype_enum:
+            return f"it computes in {tf.as_dtype(attribute(made, 'T').type).name}, not float32"
         if weight.size == 0 or not np.isfinite(weight).all():
             return "its weights are not finite numbers" if weight.size else "it has no weights"
         if kind == "matmul":
             if weight.ndim != 2:
                 return f"its weight has the shape {weight.shape}"
-            return "its input is transposed (transpose_a), which the int8 kernel does not do" if made.attr["transpose_a"].b else ""
-        if made.attr["data_format"].s not in (b"", b"NHWC"):
-            return f"its data format is {made.attr['data_format'].s.decode()}; int8 convolutions take NHWC"
+            return "its input is transposed (transpose_a), which the int8 kernel does not do" if attribute(made, "transpose_a").b else ""
+        if attribute(made, "data_format").s not in (b"", b"NHWC"):
+            return f"its data format is {attribute(made, 'data_format').s.decode()}; int8 convolutions take NHWC"
         shape = self._shapes[self._graph.inputs(made)[0]]
         if shape is None or len(shape) != 4 or shape[3] is None:
             return "the number of its input channels is not known"
@@ -129,7 +129,7 @@ class Finder:
     def _source(self, made: NodeDef, weight: Array) -> tuple[str, tuple[str, ...]]:
         """The tensor behind Reshapes that only count rows, so that ops that read it through different ones share its int8 form."""
         graph, x = self._graph, self._graph.inputs(made)[0]
-        inner = weight.shape[1 if made.attr["transpose_b"].b else 0]
+        inner = weight.shape[1 if attribute(made, "transpose_b").b else 0]
         path: list[str] = []
         while (reshape := graph.nodes.get(node_of(x))) is not None and reshape.op == "Reshape":
             source = graph.inputs(reshape)[0]
@@ -188,7 +188,7 @@ class Finder:
 
     def _bias(self, reader: NodeDef, position: int, columns: int, trailing: tuple[int, ...], rank: int) -> Array | None:
         """The constant that a node adds to each column."""
-        if reader.op not in (*ADDS, "BiasAdd") or reader.attr["data_format"].s not in (b"", b"NHWC"):
+        if reader.op not in (*ADDS, "BiasAdd") or attribute(reader, "data_format").s not in (b"", b"NHWC"):
             return None
         value = value_of(self._graph, self._graph.inputs(reader)[1 - position])
         if value is None or value.ndim > rank or value.dtype != np.float32:
@@ -256,7 +256,7 @@ class Finder:
 def _columns(made: NodeDef, weight: Array) -> int:
     if made.op == "DepthwiseConv2dNative":
         return int(weight.shape[2] * weight.shape[3])
-    return int(weight.shape[0] if made.attr["transpose_b"].b else weight.shape[-1])
+    return int(weight.shape[0] if attribute(made, "transpose_b").b else weight.shape[-1])
 
 
 def _in_order(graph: Graph) -> Iterable[NodeDef]:

@@ -11,9 +11,10 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.python.framework import op_def_registry
 
 from octune.backends.tensorflow.emit import array_of, constant, node
-from octune.backends.tensorflow.graph import Array, Graph, node_of, tensor
+from octune.backends.tensorflow.graph import Array, Graph, attribute, node_of, tensor
 
 __all__ = ["fold", "frames", "value_of"]
 
@@ -40,7 +41,7 @@ def value_of(graph: Graph, tensor_name: str) -> Array | None:
 
 def fold(graph: Graph, like: GraphDef) -> None:
     """All of the cleaning, in place."""
-    _quiet(graph)
+    _plain(graph)
     _fold_constants(graph, like)
     _skip_idle(graph)
     _fold_pads(graph)
@@ -62,15 +63,19 @@ def frames(graph: Graph) -> set[str]:
     return inside
 
 
-def _quiet(graph: Graph) -> None:
-    """Drop attributes that name other nodes or shapes, which may soon not be there, and stale hints of the function that the graph was."""
+def _plain(graph: Graph) -> None:
+    """Write out defaults, which saved models leave out; drop attributes that name nodes or shapes, which may soon not be there."""
     for made in list(graph):
-        if any(key in made.attr for key in NOISE):
+        definition = op_def_registry.get(made.op)
+        left_out = [attr for attr in definition.attr if attr.HasField("default_value") and attr.name not in made.attr] if definition else []
+        noise = [key for key in NOISE if key in made.attr]
+        if left_out or noise:
             plain = NodeDef()
             plain.CopyFrom(made)
-            for key in NOISE:
-                if key in plain.attr:
-                    del plain.attr[key]
+            for key in noise:
+                del plain.attr[key]
+            for attr in left_out:
+                plain.attr[attr.name].CopyFrom(attr.default_value)
             graph.add(plain)
 
 
@@ -157,7 +162,7 @@ def _skip_idle(graph: Graph) -> None:
 def _fold_pads(graph: Graph) -> None:
     """A Pad with zeros before a convolution without padding is the convolution's own padding."""
     for made in list(graph):
-        if made.op not in CONVS or made.attr["padding"].s != b"VALID" or made.attr["data_format"].s != b"NHWC":
+        if made.op not in CONVS or attribute(made, "padding").s != b"VALID" or attribute(made, "data_format").s != b"NHWC":
             continue
         pad = graph.nodes.get(node_of(made.input[0]))
         if pad is None or pad.op != "Pad" or not graph.is_private(pad.name):
@@ -179,13 +184,13 @@ def _fold_pads(graph: Graph) -> None:
 
 def _fold_affine(graph: Graph) -> None:
     for made in list(graph):
-        if made.op in CONVS | {"MatMul"} and made.attr["T"].type == tf.float32.as_datatype_enum:
+        if made.op in CONVS | {"MatMul"} and attribute(made, "T").type == tf.float32.as_datatype_enum:
             _fold_one(graph, made)
 
 
 def _fold_one(graph: Graph, op: NodeDef) -> None:
     weight = value_of(graph, op.input[1])
-    if weight is None or op.attr["data_format"].s not in (b"", b"NHWC") or not graph.is_private(op.name):
+    if weight is None or attribute(op, "data_format").s not in (b"", b"NHWC") or not graph.is_private(op.name):
         return
     columns = _channels(op, weight)
     scale, shift = np.ones(columns), np.zeros(columns)
@@ -218,13 +223,13 @@ def _fold_one(graph: Graph, op: NodeDef) -> None:
 def _channels(op: NodeDef, weight: Array) -> int:
     if op.op == "DepthwiseConv2dNative":
         return int(weight.shape[2] * weight.shape[3])
-    return int(weight.shape[0] if op.attr["transpose_b"].b else weight.shape[-1])
+    return int(weight.shape[0] if attribute(op, "transpose_b").b else weight.shape[-1])
 
 
 def _as_weight(op: NodeDef, weight: Array, scale: Array) -> Array:
     if op.op == "DepthwiseConv2dNative":
         return scale.reshape(weight.shape[2:])
-    return scale[:, None] if op.attr["transpose_b"].b else scale
+    return scale[:, None] if attribute(op, "transpose_b").b else scale
 
 
 def _next_affine(graph: Graph, last: NodeDef, columns: int, rank: int) -> tuple[NodeDef, Array, Array] | None:
@@ -253,11 +258,15 @@ def _next_affine(graph: Graph, last: NodeDef, columns: int, rank: int) -> tuple[
 
 def _batch_norm(graph: Graph, norm: NodeDef) -> tuple[NodeDef, Array, Array] | None:
     """Only in inference, and only where its statistics are not read."""
-    if norm.attr["is_training"].b or norm.attr["data_format"].s != b"NHWC" or any(graph.readers(f"{norm.name}:{i}") for i in range(1, 6)):
+    if (
+        attribute(norm, "is_training").b
+        or attribute(norm, "data_format").s != b"NHWC"
+        or any(graph.readers(f"{norm.name}:{i}") for i in range(1, 6))
+    ):
         return None
     values = [value_of(graph, reference) for reference in graph.inputs(norm)[1:5]]
     if any(value is None for value in values):
         return None
     gamma, beta, mean, variance = (np.asarray(value, np.float64) for value in values)
-    factor = gamma / np.sqrt(variance + norm.attr["epsilon"].f)
+    factor = gamma / np.sqrt(variance + attribute(norm, "epsilon").f)
     return norm, factor, beta - mean * factor

@@ -17,7 +17,7 @@ from scipy import special
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from octune.backends.tensorflow.fold import value_of
-from octune.backends.tensorflow.graph import Array, Graph, node_of, tensor
+from octune.backends.tensorflow.graph import Array, Graph, attribute, node_of, tensor
 
 __all__ = ["Activation", "Region", "activation_of", "evaluate", "regions"]
 
@@ -27,7 +27,7 @@ Function = Callable[[NodeDef, list[Array]], Array]
 
 
 def _mean(made: NodeDef, x: list[Array]) -> Array:
-    return np.asarray(x[0].mean(axis=tuple(int(axis) for axis in np.atleast_1d(x[1])), keepdims=made.attr["keep_dims"].b))
+    return np.asarray(x[0].mean(axis=tuple(int(axis) for axis in np.atleast_1d(x[1])), keepdims=attribute(made, "keep_dims").b))
 
 
 def _leaky(x: Array, alpha: float) -> Array:
@@ -61,7 +61,7 @@ OPS: dict[str, Function] = {
     "Relu": lambda n, x: np.maximum(x[0], 0),
     "Relu6": lambda n, x: np.clip(x[0], 0, 6),
     "Elu": lambda n, x: np.where(x[0] > 0, x[0], np.expm1(np.minimum(x[0], 0))),
-    "LeakyRelu": lambda n, x: _leaky(x[0], n.attr["alpha"].f),
+    "LeakyRelu": lambda n, x: _leaky(x[0], attribute(n, "alpha").f),
     "Mean": _mean,
     "Identity": lambda n, x: x[0],
     "StopGradient": lambda n, x: x[0],

@@ -16,13 +16,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework import dtypes
 
-__all__ = ["FrozenGraph", "Graph", "Tap", "as_input", "node_of", "tensor", "weight_bytes"]
+__all__ = ["FrozenGraph", "Graph", "Tap", "as_input", "attribute", "node_of", "tensor", "weight_bytes"]
 
 Array = npt.NDArray[Any]
+_NOTHING = AttrValue()
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,11 @@ def node_of(reference: str) -> str:
 def as_input(tensor_name: str) -> str:
     """A tensor as an input of a NodeDef is written."""
     return tensor_name.removesuffix(":0")
+
+
+def attribute(node: NodeDef, name: str) -> AttrValue:
+    """An attribute for reading. Asked directly, a NodeDef answers by growing an attribute that it did not have."""
+    return node.attr.get(name, _NOTHING)
 
 
 def weight_bytes(graph_def: GraphDef) -> int:

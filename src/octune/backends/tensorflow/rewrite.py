@@ -17,7 +17,7 @@ from octune.backends.tensorflow.apply import Emission
 from octune.backends.tensorflow.dense import normalise
 from octune.backends.tensorflow.find import Finder, in_functions
 from octune.backends.tensorflow.fold import fold, frames
-from octune.backends.tensorflow.graph import FrozenGraph, Graph, Tap
+from octune.backends.tensorflow.graph import FrozenGraph, Graph, Tap, attribute
 from octune.backends.tensorflow.layernorm import fuse_layernorms
 from octune.backends.tensorflow.shapes import Shapes
 from octune.backends.tensorflow.site import Site
@@ -79,7 +79,7 @@ class Rewriter:
 
     def is_transposed(self, site: Site) -> bool:
         """Whether the reference has the weight of a matmul as [N, K]."""
-        return bool(self._graph.nodes[site.core].attr["transpose_b"].b)
+        return bool(attribute(self._graph.nodes[site.core], "transpose_b").b)
 
     def emit(self, plan: Plan, ranges: Ranges) -> Emission:
         """The graph under a plan with a record of what was replaced."""

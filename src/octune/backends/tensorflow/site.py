@@ -10,7 +10,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from octune.backends.tensorflow.fold import value_of
 from octune.backends.tensorflow.formula import Activation
-from octune.backends.tensorflow.graph import Array, Graph
+from octune.backends.tensorflow.graph import Array, Graph, attribute
 from octune.errors import ModelError
 from octune.plan import Op
 
@@ -62,10 +62,10 @@ class Site:
         if value is None:
             raise ModelError(f"The weight {self.weight!r} of {self.op.name!r} is no constant any more.")
         value = value.astype(np.float32)
-        return np.ascontiguousarray(value.T) if not self.is_conv and graph.nodes[self.core].attr["transpose_b"].b else value
+        return np.ascontiguousarray(value.T) if not self.is_conv and attribute(graph.nodes[self.core], "transpose_b").b else value
 
 
 def geometry(conv: NodeDef) -> dict[str, Any]:
     """The attributes that a convolution and its int8 form share."""
-    attributes = {name: [int(i) for i in conv.attr[name].list.i] for name in ("strides", "dilations", "explicit_paddings")}
-    return {**attributes, "dilations": attributes["dilations"] or [1, 1, 1, 1], "padding": conv.attr["padding"].s.decode()}
+    attributes = {name: [int(i) for i in attribute(conv, name).list.i] for name in ("strides", "dilations", "explicit_paddings")}
+    return {**attributes, "dilations": attributes["dilations"] or [1, 1, 1, 1], "padding": attribute(conv, "padding").s.decode()}

@@ -18,7 +18,8 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from octune.backends.tensorflow.apply import Piece, Quantized
-from octune.backends.tensorflow.graph import Array
+from octune.backends.tensorflow.emit import node, quantize
+from octune.backends.tensorflow.graph import Array, Graph, node_of
 from octune.backends.tensorflow.ranges import Range
 from octune.backends.tensorflow.rewrite import Rewriter
 from octune.calibration import Ranges
@@ -27,6 +28,8 @@ from octune.plan import Plan
 __all__ = ["Check", "check", "needed"]
 
 SLACK, FLOOR = 2.0, 0.01
+CHECK = "octune_check"
+SUMMAND = 3  # which input of a convolution is added to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,10 @@ def needed(rewriter: Rewriter, plan: Plan, ranges: Ranges) -> tuple[str, ...]:
 def check(rewriter: Rewriter, plan: Plan, ranges: Ranges, values: Mapping[str, Array]) -> dict[str, Check]:
     """Op name -> how well its replacement agrees. ``values``: the tensors that :func:`needed` names, on one batch in fp32."""
     emission = rewriter.emit(plan, ranges)
-    answers = _run(rewriter.graph_def(emission), [_real(piece, values) for piece in emission.pieces])
+    for number, piece in enumerate(emission.pieces):
+        if piece.addend is not None:
+            _own_addend(emission.graph, piece, number)
+    answers = _run(rewriter.graph_def(emission), [_real(piece, number, values) for number, piece in enumerate(emission.pieces)])
     expected = _run(rewriter.reference, [_simulated(rewriter, piece, values) for piece in emission.pieces])
     found: dict[str, Check] = {}
     for piece, answer, simulated in zip(emission.pieces, answers, expected, strict=True):
@@ -84,7 +90,17 @@ def _reference_input(piece: Piece) -> str:
     return piece.site.x if piece.scheme.dtype == "int8" else str(piece.source)
 
 
-def _real(piece: Piece, values: Mapping[str, Array]) -> _Question:
+def _own_addend(graph: Graph, piece: Piece, number: int) -> None:
+    """Give a convolution an addend of its own: it writes the sum over it, and what is fed must not be written to."""
+    if not isinstance(piece.result, Quantized) or piece.addend is None:
+        return
+    name = f"{CHECK}/{number}"
+    graph.add(node(name, "Placeholder", (), dtype=tf.float32))
+    graph.add(quantize(f"{name}/int8", name, piece.addend.low, piece.addend.high))
+    graph.redirect(node_of(piece.result.values), SUMMAND, f"{name}/int8:0")
+
+
+def _real(piece: Piece, number: int, values: Mapping[str, Array]) -> _Question:
     x = values[_reference_input(piece)]
     feed: dict[str, Array] = {}
     if isinstance(piece.source, Quantized):
@@ -93,10 +109,7 @@ def _real(piece: Piece, values: Mapping[str, Array]) -> _Question:
         feed[piece.source] = x * piece.multiplier if piece.premultiplied and piece.multiplier is not None else x
     if piece.form.addend:
         addend = values[piece.form.addend]
-        if piece.addend is not None:
-            feed[piece.addend.values] = _integers(addend, piece.addend.range)
-        else:
-            feed[piece.form.addend] = addend
+        feed[piece.form.addend if piece.addend is None else f"{CHECK}/{number}:0"] = addend
     return _Question(feed, piece.result.values if isinstance(piece.result, Quantized) else piece.result, _between(piece))
 
 
