@@ -181,3 +181,33 @@ def pipeline_graph() -> Any:
 
 
 PIPELINE = Settings(inputs=("input_file", "batch_size"), outputs=("IteratorGetNext:1", "logits"))
+
+
+def small_cnn(width: int = 32) -> Any:
+    """A stem, a residual block, a depthwise convolution and a head, with batch normalisations that have seen data."""
+    keras.utils.set_random_seed(0)
+    random = np.random.default_rng(0)
+    layers = keras.layers
+
+    def block(x: Any, name: str, conv: Any) -> Any:
+        return layers.BatchNormalization(name=f"{name}_norm")(conv(x))
+
+    inputs = keras.Input((16, 16, 3), name="image")
+    x = layers.ReLU()(block(inputs, "stem", layers.Conv2D(width, 3, padding="same", use_bias=False, name="stem")))
+    y = layers.ReLU()(block(x, "first", layers.Conv2D(width, 3, padding="same", use_bias=False, name="first")))
+    y = block(y, "second", layers.Conv2D(width, 3, padding="same", use_bias=False, name="second"))
+    x = layers.ReLU()(layers.Add()([x, y]))
+    x = layers.ReLU()(block(x, "depthwise", layers.DepthwiseConv2D(3, padding="same", use_bias=False, name="depthwise")))
+    x = layers.Dense(10, name="head")(layers.GlobalAveragePooling2D()(x))
+    model = keras.Model(inputs, x)
+    for layer in model.layers:
+        if isinstance(layer, layers.BatchNormalization):
+            layer.set_weights([random.uniform(0.5, 1.5, w.shape).astype(np.float32) for w in layer.get_weights()])
+    return model
+
+
+def images(count: int = 3, size: int = 8) -> list[Any]:
+    """(inputs, label) batches of smooth random pictures."""
+    random = np.random.default_rng(1)
+    coarse = random.standard_normal((count, size, 4, 4, 3)).astype(np.float32)
+    return [(np.kron(batch, np.ones((1, 4, 4, 1), np.float32)), np.zeros(size)) for batch in coarse]

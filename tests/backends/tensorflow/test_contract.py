@@ -1,11 +1,11 @@
-"""The TensorFlow backend keeps the contract, for a frozen graph and for a Keras model."""
+"""The TensorFlow backend keeps the contract, for a frozen graph, a Keras model and a convolutional net."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.backends.contract import BackendContract, Subject
-from tests.backends.tensorflow.subjects import digits, graph_def, keras_model
+from tests.backends.tensorflow.subjects import digits, graph_def, images, keras_model, small_cnn
 
 
 class TestFrozenGraph(BackendContract):
@@ -20,3 +20,10 @@ class TestKeras(BackendContract):
     @classmethod
     def subject(cls) -> Subject:
         return Subject(keras_model(), digits().batches())
+
+
+class TestCnn(BackendContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def subject(cls) -> Subject:
+        return Subject(small_cnn(), images())
