@@ -87,6 +87,8 @@ def as_batches(data: Any, *, role: str, limit: int | None = None) -> Batches:
 
     ``limit`` bounds the number of batches, which is what lets an endless generator be calibration data.
     """
+    if isinstance(data, Batches):
+        return data
     expected = (
         "Expected an iterable of batches, for example a DataLoader or a list; a batch is a tensor, a tuple, a dict or (inputs, label)."
     )

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from octune import sources
-from octune.backends import Backend, Settings, backend_for
+from octune.backends import Backend, Settings, backend_for, backend_named
 from octune.config import Config, load_config, parse_config
 from octune.cost import probe_machine
 from octune.criterion import Absolute, Criterion, Relative
@@ -76,6 +76,8 @@ class Job:
         unlabelled = () if labelled else _without_labels(given, config)
         threads = config.performance.threads or config.performance.cores_per_instance
         settings = Settings(config.model.inputs, config.model.outputs, threads, given.source) if config.model else Settings(threads=threads)
+        if config.model is not None and config.model.target == "onnx":
+            given.model = _as_onnx(given, config)
         backend = backend_for(given.model, settings)
         calibration_batches = (
             as_batches(given.calibration, role="calibration", limit=_limit(config)) if given.calibration is not None else None
@@ -139,8 +141,6 @@ def _config(config: Config | str | Path | dict[str, Any] | None) -> Config:
 
 def _refuse_what_is_not_there(config: Config) -> None:
     """Keys that are legal in a configuration but have no implementation yet are refused, never ignored."""
-    if config.tuning.strategy not in STRATEGIES:
-        raise UnsupportedError(f"tuning.strategy is {config.tuning.strategy!r}, which is not there yet. There is: {', '.join(STRATEGIES)}.")
     if config.tuning.tensorboard:
         raise UnsupportedError("tuning.tensorboard is not there yet. Set it to false.")
     if (config.performance.num_of_instance or 1) != 1:
@@ -218,6 +218,22 @@ def _criterion(config: Config, evaluator: Evaluator) -> Criterion:
     if chosen.absolute is not None:
         return Absolute(chosen.absolute, higher, chosen.confidence)
     return Relative(chosen.relative if chosen.relative is not None else 0.01, higher, chosen.confidence)
+
+
+def _as_onnx(given: sources.Given, config: Config) -> Any:
+    """The model exported, with the first batch of the data as its example."""
+    if given.calibration is not None:
+        batches = as_batches(given.calibration, role="calibration", limit=_limit(config))
+        if isinstance(given.calibration, Iterator):  # drawn into memory: it can be walked only once
+            given.calibration = batches
+    elif given.evaluation is not None:
+        given.evaluation = batches = as_batches(given.evaluation, role="evaluation")
+    else:
+        raise ConfigError("model.target is onnx: exporting needs a batch of data to follow through the model. Give calibration=.")
+    backend_named("onnx")  # says what to install, if it is not
+    from octune.backends.onnx.export import to_onnx
+
+    return to_onnx(given.model, batches.first())
 
 
 def _limit(config: Config) -> int:

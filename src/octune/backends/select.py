@@ -22,12 +22,13 @@ def backend_named(name: str) -> type[Backend]:
     """The backend class of that name, importing its framework."""
     if name not in _BACKENDS:
         raise UnsupportedError(f"There is no backend for {name!r} yet. There is: {', '.join(_BACKENDS)}.")
-    package, module, attribute, extra = _BACKENDS[name]
+    _, module, attribute, extra = _BACKENDS[name]
     try:
         backend: type[Backend] = getattr(importlib.import_module(module), attribute)
     except ImportError as error:
-        if (error.name or "").split(".")[0] == package:
-            raise MissingDependency(package, extra, f"A {name} model") from error
+        missing = (error.name or "octune").split(".")[0]
+        if missing != "octune":
+            raise MissingDependency(missing, extra, f"A {name} model") from error
         raise
     return backend
 
@@ -39,5 +40,5 @@ def backend_for(model: object, settings: Settings) -> Backend:
             return backend_named(name)(model, settings)
     raise ModelError(
         f"The model is a {type(model).__module__}.{type(model).__qualname__}, which no backend knows. "
-        f"Expected one of: {', '.join(_BACKENDS)} (for PyTorch: a torch.nn.Module)."
+        f"Expected one of: {', '.join(_BACKENDS)} (for PyTorch: a torch.nn.Module, for ONNX: an .onnx path or a ModelProto)."
     )

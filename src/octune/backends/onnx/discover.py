@@ -34,7 +34,7 @@ SCHEMES: dict[str, tuple[Scheme, ...]] = {
     "embedding": (Scheme.int8("weight"), Scheme.int8("weight", granularity="per_tensor"), Scheme.fp32()),
 }
 FLOAT_ONLY = (Scheme.fp32(),)
-SMALL_TABLE = 1024
+SMALL_TABLE = 1 << 14
 
 
 @dataclass(frozen=True, slots=True, eq=False)

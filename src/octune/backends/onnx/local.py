@@ -16,7 +16,7 @@ from onnx import TensorProto, ValueInfoProto, helper
 from octune.backends.onnx.discover import OUTPUT, B, Found
 from octune.backends.onnx.graph import Array, Model
 from octune.backends.onnx.runtimes import session
-from octune.backends.onnx.smooth import Smoother
+from octune.backends.onnx.smooth import Group, Smoother, output_range
 from octune.backends.onnx.weights import WeightStore, per_input
 from octune.calibration import Ranges, affine_uint8, choose_range
 from octune.plan import Scheme
@@ -47,6 +47,10 @@ class LocalErrors:
             return self._attention(item, scheme, x, b, y)
         return self._weighted(item, scheme, x, y, owns_output)
 
+    def group(self, item: Found) -> Group | None:
+        """The ops that would be smoothed with this one, if it can be."""
+        return None if item.weight is None or item.op.kind == "embedding" else self._smoother.group(item, self._ranges)
+
     def _attention(self, item: Found, scheme: Scheme, x: Array, b: Array | None, y: Array) -> Array:
         if b is None:
             raise ValueError(f"{item.op.name} needs two operands")
@@ -76,10 +80,17 @@ class LocalErrors:
             got = got + _along(bias_correction(stats, exact, weight, item.groups), item, got.ndim)
         if item.bias is not None:
             got = got + _along(item.bias, item, got.ndim)
-        output = self._ranges.get(name + OUTPUT)
-        if owns_output and output is not None:
-            got = on_grid(got, *choose_range(output, scheme.range_method or "minmax"))
+        if owns_output and name + OUTPUT in self._ranges:
+            return self.rounding(item, got, y, scheme)
         return np.asarray(got - y, np.float32)
+
+    def rounding(self, item: Found, got: Array, y: Array, scheme: Scheme, factors: Array | None = None) -> Array:
+        """The error of an op's output ``y`` when ``got`` is quantized in its stead, its channels multiplied by ``factors`` before that."""
+        seen = self._ranges[item.op.name + OUTPUT]
+        low, high = output_range(self._ranges, item.op.name, factors, choose_range(seen, scheme.range_method or "minmax"))
+        wide = np.float32(1.0) if factors is None else _along(factors, item, y.ndim)
+        # What a ReLU drops is no error: its range begins at zero.
+        return np.asarray(on_grid(got * wide, low, high) / wide - (np.maximum(y, 0.0) if seen.low >= 0 else y), np.float32)
 
     def _compute(self, item: Found, x: Array, weight: Array) -> Array:
         if not item.is_conv:

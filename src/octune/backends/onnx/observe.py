@@ -21,7 +21,7 @@ from octune.backends.onnx.graph import Model, View
 from octune.backends.onnx.insert import site_of
 from octune.backends.onnx.runtimes import session
 
-__all__ = ["Taps", "tapped"]
+__all__ = ["Taps", "activated", "tapped"]
 
 LIMIT = 256 << 20
 
@@ -54,7 +54,7 @@ class Taps:
             else:
                 self._visits.append((name, item.x, item.x, item))
             if item.op.kind == "conv":
-                self._visits.append((name + OUTPUT, _activated(view, item), item.output, item))
+                self._visits.append((name + OUTPUT, activated(view, item), item.output, item))
         tensors = {tensor for _, tensor, _, _ in self._visits}
         shapes = sorted({shaped for _, tensor, shaped, _ in self._visits if shaped not in tensors})
         graph, names = tapped(view, tensors, shapes)
@@ -74,7 +74,9 @@ class Taps:
     def _run(self, feed: Feed, visit: Visit) -> int:
         """Run, visit, and return the bytes of what was visited."""
         wanted = [*self._tensors, *self._shapes.values()]
-        values = dict(zip(wanted, self._session.run(wanted, dict(feed.arrays)), strict=True)) | dict(feed.arrays)
+        # No names would mean all outputs; then everything to be seen is an input.
+        made = self._session.run(wanted, dict(feed.arrays)) if wanted else []
+        values = dict(zip(wanted, made, strict=True)) | dict(feed.arrays)
         mask = feed.mask()
         for name, tensor, shaped, item in self._visits:
             array = values[tensor]
@@ -89,7 +91,7 @@ class Taps:
         return sum(values[name].nbytes for name in self._tensors)
 
 
-def _activated(view: View, item: Found) -> str:
+def activated(view: View, item: Found) -> str:
     """The output that a convolution is fused up to."""
     reader = view.only_reader(item.output)
     fused = reader is not None and view.nodes[reader].op_type in ("Relu", "Clip")

@@ -3,6 +3,9 @@
 To first order, an error at an op's output moves the model's output in proportion. So the error of every scheme is computed at the op
 itself (see ``local``), and how much of it reaches the output is measured once for each op: a small part of a typical error is fed into
 the fp32 model at that place, through an extra input. One session serves all ops.
+
+Errors are measured by channel, relative to what the channel carries: a channel that is a hundred times larger is read by weights that
+are a hundred times smaller.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -20,9 +25,10 @@ from octune.backends.onnx.edit import Edit
 from octune.backends.onnx.graph import Array, Model, View
 from octune.backends.onnx.insert import site_of
 from octune.backends.onnx.local import LocalErrors
-from octune.backends.onnx.observe import tapped
+from octune.backends.onnx.observe import activated, tapped
 from octune.backends.onnx.runtimes import session
 from octune.plan import Scheme
+from octune.repair import SMOOTH
 from octune.sensitivity import output_change
 
 __all__ = ["first_order_damage"]
@@ -30,9 +36,10 @@ __all__ = ["first_order_damage"]
 log = logging.getLogger("octune")
 # The share of an op's output that is fed in: small enough to be linear, large enough to show in fp32.
 PUSH = 0.02
-SECONDS = 20.0
+SECONDS = 10.0
 ROWS = 16
 Harms = dict[tuple[str, Scheme], float]
+Key = TypeVar("Key")
 
 
 def first_order_damage(
@@ -49,7 +56,7 @@ def first_order_damage(
     items = [found[name] for name, schemes in candidates.items() if schemes and name in found]
     if not items or not feeds:
         return {}
-    owners = _owners(view, found)
+    owners = _owners(view, found, errors)
     tensors = sorted({name for item in items for name in (item.x, item.output, *([item.b] if item.op.kind == "attention" else []))})
     taps = session(tapped(view, tensors)[0], threads)
     inner = [name for name in tensors if name not in view.inputs]
@@ -66,22 +73,46 @@ def first_order_damage(
     for feed in feeds:
         seen = dict(zip(inner, taps.run(inner, dict(feed.arrays)), strict=True)) | dict(feed.arrays)
         before = run(feed, {})
+
+        def harms(
+            item: Found, found_errors: Mapping[Key, Array], feed: Feed = feed, seen: Any = seen, before: Any = before
+        ) -> dict[Key, float]:
+            y = seen[item.output]
+            unit = _unit(y, item.channel_axis)
+            squares = {key: float(np.square(error / unit, dtype=np.float64).sum()) for key, error in found_errors.items()}
+            first = next((key for key in squares if 0 < squares[key] < np.inf), None)
+            if first is None:
+                return {key: square if np.isfinite(square) and square == 0 else np.inf for key, square in squares.items()}
+            share = min(1.0, PUSH * float(np.sqrt(y.size / squares[first])))
+            moved = output_change([before], [run(feed, {names[item.op.name]: found_errors[first] * np.float32(share)})])
+            return {key: moved / share**2 * square / squares[first] for key, square in squares.items()}
+
         for item in items:
             name = item.op.name
-            found_errors = {
-                scheme: errors(item, scheme, seen[item.x], seen.get(item.b), seen[item.output], owns_output=name not in owners)
-                for scheme in candidates[name]
-            }
-            squares = {scheme: float(np.square(error, dtype=np.float64).sum()) for scheme, error in found_errors.items()}
-            worst = max(squares, key=lambda scheme: squares[scheme])
-            gain = 0.0
-            if np.isfinite(squares[worst]) and squares[worst] > 0:
-                size = PUSH * float(np.sqrt(np.square(seen[item.output], dtype=np.float64).sum())) or 1e-3
-                push = found_errors[worst] * np.float32(min(1.0, size / np.sqrt(squares[worst])))
-                gain = output_change([before], [run(feed, {names[name]: push})]) / float(np.square(push, dtype=np.float64).sum())
-            for scheme, square in squares.items():
-                values[name, scheme] = values.get((name, scheme), 0.0) + gain * square / len(feeds)
+            x, b, y = seen[item.x], seen.get(item.b), seen[item.output]
+            own = {s: errors(item, s, x, b, y, owns_output=name not in owners) for s in candidates[name]}
+            for scheme, harm in harms(item, own).items():
+                values[name, scheme] = values.get((name, scheme), 0.0) + harm / len(feeds)
+            for reader in owners.get(name, ()):
+                if reader.fold_of is None:
+                    continue
+                plain = Scheme.int8()
+                rounded = {
+                    False: errors.rounding(item, y, y, plain),
+                    True: errors.rounding(item, y, y, plain, reader.fold_of),
+                }
+                extra = harms(item, rounded)
+                for scheme in candidates.get(reader.op, ()):
+                    if scheme.mode == "static":
+                        values[reader.op, scheme] = values.get((reader.op, scheme), 0.0) + extra[SMOOTH in scheme.repairs] / len(feeds)
     return _one_range_for_all(values, items, view)
+
+
+def _unit(y: Array, channel_axis: int) -> Array:
+    """What every channel carries, in a shape that divides ``y``."""
+    axes = tuple(axis for axis in range(y.ndim) if axis != channel_axis % y.ndim)
+    power = np.sqrt(np.square(y, dtype=np.float64).mean(axis=axes, keepdims=True))
+    return np.asarray(np.maximum(power, 1e-3 * power.max(initial=0.0) * 1e-3 + 1e-12), np.float32)
 
 
 def _affordable(feeds: Sequence[Feed], run: Callable[[Feed, Mapping[str, Array]], object], ops: int) -> list[Feed]:
@@ -111,18 +142,28 @@ def _pushable(view: View, items: Sequence[Found]) -> tuple[Model, dict[str, str]
     return edit.finish(), names
 
 
-def _owners(view: View, found: Mapping[str, Found]) -> dict[str, str]:
-    """Convolutions whose quantized output is another op's quantized input: what rounding it does counts for that op."""
-    readers = {site_of(view, item, 0): item.op.name for item in found.values() if item.op.kind != "embedding" and len(item.op.schemes) > 1}
-    owned = {}
+@dataclass(frozen=True)
+class Reader:
+    """An op that a convolution's quantized output counts for: it reads it, or its smoothing (``fold_of``) reaches back to it."""
+
+    op: str
+    fold_of: Array | None = None
+
+
+def _owners(view: View, found: Mapping[str, Found], errors: LocalErrors) -> dict[str, list[Reader]]:
+    """Convolutions whose output's rounding counts for other ops."""
+    readers: dict[str, list[Reader]] = {}
+    folds: dict[str, list[Reader]] = {}
     for item in found.values():
-        if item.op.kind == "conv":
-            reader = view.only_reader(item.output)
-            fused = reader is not None and view.nodes[reader].op_type in ("Relu", "Clip")
-            tensor = view.nodes[reader].output[0] if fused and reader is not None else item.output
-            if tensor in readers:
-                owned[item.op.name] = readers[tensor]
-    return owned
+        if item.op.kind == "embedding" or len(item.op.schemes) == 1:
+            continue
+        readers.setdefault(site_of(view, item, 0), []).append(Reader(item.op.name))
+        group = errors.group(item)
+        if group is not None and group.fold is not None and group.fold.target is not None:
+            folds.setdefault(group.fold.target.op.name, []).append(Reader(item.op.name, group.factors))
+    convs = [item for item in found.values() if item.op.kind == "conv"]
+    owners = {item.op.name: readers.get(activated(view, item)) or folds.get(item.op.name) for item in convs}
+    return {name: owned for name, owned in owners.items() if owned}
 
 
 def _one_range_for_all(values: Harms, items: Sequence[Found], view: View) -> Harms:
