@@ -22,6 +22,8 @@ __all__ = ["Space"]
 # few microseconds are noisy, int8 ops next to each other save conversions that no single-op timing shows, and int8 is smaller.
 CLEARLY_SLOWER = 1.5
 MATTERS = 0.03
+# Less than this is the price of calling a kernel, not of running it: the compiled form does not pay it.
+CALL_MS = 0.05
 # Dynamic and bf16 must be clearly faster than what they stand in for.
 CLEARLY_FASTER = 1.2
 # What leaving the fastest scheme costs at least, as a share of the dearest op: for float, and for a repair.
@@ -112,7 +114,7 @@ class Space:
 
     def _not_worth_it(self, op: str, quantized: Scheme, fp32: Scheme) -> bool:
         slow, fast = self.milliseconds(op, quantized), self.milliseconds(op, fp32)
-        return slow > CLEARLY_SLOWER * fast > 0 and slow - fast > MATTERS * self._fp32_total
+        return slow > CLEARLY_SLOWER * fast > 0 and slow - fast > max(CALL_MS, MATTERS * self._fp32_total)
 
     @cached_property
     def _fp32_total(self) -> float:
