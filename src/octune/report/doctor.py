@@ -48,6 +48,11 @@ def examine() -> dict[str, Any]:
 
         findings["tensorflow"], why = doctor.measure_paths()
         advice.extend([f"TensorFlow: {why}"] if why else _slow(findings["tensorflow"], "TensorFlow"))
+    if all(importlib.util.find_spec(name) is not None for name in ("onnx", "onnxruntime")):
+        from octune.backends.onnx import doctor as onnx_doctor
+
+        findings["onnx"], notes = onnx_doctor.measure_paths()
+        advice.extend([*(f"ONNX: {note}" for note in notes), *_slow(findings["onnx"], "ONNX")])
     return findings
 
 
@@ -80,7 +85,8 @@ def show(findings: dict[str, Any], console: Console) -> None:
     for package, version in findings["packages"].items():
         table.add_row(package, version or "-", "" if version else escape(f"pip install 'octune[{PACKAGES[package]}]'"))
     console.print(table)
-    for framework, measured in (("PyTorch", findings["speed"]), ("TensorFlow", findings.get("tensorflow"))):
+    measurements = {"PyTorch": findings["speed"], "TensorFlow": findings.get("tensorflow"), "ONNX": findings.get("onnx")}
+    for framework, measured in measurements.items():
         if not measured:
             continue
         console.print(f"\n[bold]{framework}[/bold]   a 768 x 3072 linear on 128 rows, against fp32")

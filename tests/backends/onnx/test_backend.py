@@ -319,3 +319,13 @@ def test_the_first_call_is_captured(backend: OnnxBackend, tokens: list[Any]) -> 
 def test_names_of_other_tensors_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="the model has logits"):
         OnnxBackend(cnn(), Settings(outputs=("something",)))
+
+
+def test_doctor_explains_seven_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    import octune.backends.onnx.doctor as doctor
+
+    monkeypatch.setattr(doctor, "probe_machine", lambda: OLD_CPU)
+    monkeypatch.setattr(module, "probe_machine", lambda: OLD_CPU)
+    speed, advice = doctor.measure_paths()
+    assert {"int8 static", "int8 dynamic"} <= set(speed)
+    assert advice == [SATURATES]

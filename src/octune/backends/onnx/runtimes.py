@@ -113,12 +113,12 @@ class OpenVinoModel(OnnxModel):
         return OpenVinoModel(self.graph, self._compiled, (self._inputs, self._outputs), self.source)
 
 
-def session(graph: Model | Path, threads: int | None, *, optimize: bool = True) -> ort.InferenceSession:
+def session(graph: Model | Path, threads: int | None) -> ort.InferenceSession:
     """An ONNX Runtime session on a graph whose tensors are shared with it, or on a file."""
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads or 0, 1
-    if not optimize:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    # Threads that go on spinning after a call take the cores from whatever is timed in turns with it.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     try:
         if isinstance(graph, Path):
             return ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
