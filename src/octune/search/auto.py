@@ -8,7 +8,7 @@
    within that budget is made (a knapsack over fastest, repaired, dynamic, bf16, fp32), measured as a whole, and evaluated. With every
    failure the number of ops in float grows geometrically, and ops that are still int8 are suspected more.
 4. Give back. Between what passed and what failed, the budget is bisected; then single ops, the most time saved for the least risk
-   first.
+   first. A plan that is nearly all int8 is given one more evaluation, others what is left.
 
 Costs at most 1 + log2(number of ops) evaluations (3 for a handful of ops), usually one; if nothing passes, as many again to find anything
 that does. With time to spend (``keep_going``) it goes on as long as a plan is there that should be faster. Scores are noisy and not
@@ -35,6 +35,8 @@ COMFORTABLE, PLAUSIBLE, HOPELESS = 2e-3, 2e-2, 0.5
 HELPS, HELPS_TOGETHER = 0.25, 0.5
 LEAST, MOST = 4.0, 1000.0  # by how much the harm shrinks after a failure
 WORTH = 0.01  # of the fp32 model's time: what giving back must save
+# With this share of the ops in int8 little is left to win: one more evaluation, and no third.
+NEARLY_ALL, ENOUGH = 0.8, 2
 
 Try = Generator[Proposal, Trial, Trial]
 
@@ -146,7 +148,7 @@ class Auto(Strategy):
     def _give_back(self, belief: Belief, best: Trial, ceiling: float) -> Search:
         """Look for something faster that passes too. One try is left for the compiled form, unless there is time to spend."""
         floor = self.space.measured(best.plan)
-        while self._may() and floor < ceiling:
+        while self._may(belief, best.plan) and floor < ceiling:
             plan = self._between(belief, best.plan, math.sqrt(max(floor, 1e-12) * ceiling))
             if plan is None or not floor < self.space.measured(plan) < ceiling:
                 break
@@ -157,7 +159,7 @@ class Auto(Strategy):
                 ceiling = self.space.measured(plan)
         for op, scheme in self._singles(belief, best.plan):
             plan = best.plan.with_({op: scheme})
-            if not self._may():
+            if not self._may(belief, best.plan):
                 return
             if plan in self._told or (self.space.joint is not None and self.space.measured(plan) >= ceiling > floor):
                 continue
@@ -165,8 +167,12 @@ class Auto(Strategy):
             if trial.passed:
                 best = trial
 
-    def _may(self) -> bool:
-        return self.keep_going or self._left > 1
+    def _may(self, belief: Belief, plan: Plan) -> bool:
+        """Whether one more evaluation may be spent on a plan that passes."""
+        if self.keep_going:
+            return True
+        share = sum(not plan[op].is_float for op in belief.quantizable) / max(1, len(belief.quantizable))
+        return self._left > 1 and (share < NEARLY_ALL or self._limit - self._left < ENOUGH)
 
     def _between(self, belief: Belief, plan: Plan, target: float) -> Plan | None:
         """The cheapest plan of about that harm in which no op is slower than in this one; None if it saves nothing to speak of."""
