@@ -155,6 +155,26 @@ def test_int8_flows_through_a_residual_net() -> None:
     assert (fused["QLinearConv"], fused["QLinearAdd"], fused["Conv"]) == (6, 2, 0)
 
 
+@pytest.mark.parametrize("way", ["gemm", "biased"])
+def test_linear_layers_on_matrices_run_in_int8(way: str) -> None:
+    """ONNX Runtime fuses a product and a sum into a Gemm; with a float bias that Gemm would be float."""
+    chain = Chain()
+    for index in range(2):
+        chain.add("gemm" if way == "gemm" else "plain", f"op{index}", relu=False)
+        if way == "biased":
+            chain.stored[f"bias{index}"] = np.linspace(-1, 1, chain.width, dtype=np.float32)
+            chain.nodes.append(onnx.helper.make_node("Add", [f"bias{index}", chain.last], [f"sum{index}"]))
+            chain.last = f"sum{index}"
+    backend = OnnxBackend(chain.model(), Settings(threads=1))
+    ranges, feed = calibrated(backend, [inputs()]), backend.split(inputs())[0]
+    for repairs in ((), ("bias",), ("smooth",), ("smooth", "bias")):
+        model = backend.apply(Plan({op.name: Scheme.int8(repairs=repairs) for op in backend.ops()}), ranges)
+        fused = _optimized(model.graph.whole())
+        assert (fused["QGemm"], fused["Gemm"], fused["MatMul"]) == (2, 0, 0)
+        wanted, got = (next(iter(backend.run(m, feed).values())) for m in (backend.baseline, model))
+        assert np.abs(got - wanted).mean() < 0.05 * np.abs(wanted).mean()
+
+
 def _optimized(proto: Any) -> Counter[str]:
     """The nodes that ONNX Runtime makes of a graph."""
     with tempfile.TemporaryDirectory() as folder:

@@ -245,11 +245,39 @@ class _Insertion:
         tensor, multiplier = self._smoothed_input(item)
         packed, correction = self._packed(item, scheme, multiplier)
         site = self._site(tensor, *self._input_range(item, scheme), item)
+        added = self._following_bias(item)
+        bias = self._bias(item, correction)
+        as_gemm = self.view.rank(item.x) == 2 and (bias is not None or added is not None)
+        if as_gemm and added is not None:
+            extra = self.moved.pop(added, self.view.constant(self.view.nodes[added[0]].input[added[1]]))
+            bias = extra if bias is None else extra + bias
+        if as_gemm and bias is not None:
+            packed = self._fitting(packed, bias, site.scale)
         values, parameters = self._weight(item, packed, "inputs first")
         weight = self.edit.start("DequantizeLinear", [values, *parameters], self.edit.name(f"{item.op.name}/weight"), axis=1)
-        product, tail = self._with_bias(item, correction)
-        node = helper.make_node("MatMul", [site.dequantized, weight], [product], name=item.op.name)
-        self.edit.replace(item.index, [node, *tail])
+        if as_gemm and bias is not None:
+            # Of a matrix, a product and a sum are fused into a Gemm, which is int8 only if its bias is.
+            last = item.output if added is None else str(self.view.nodes[added[0]].output[0])
+            steps = self._int32_bias(item, bias, np.float32(site.scale) * packed.scales)
+            nodes = [helper.make_node("Gemm", [site.dequantized, weight, steps], [last], name=item.op.name)]
+            if added is not None:
+                self.edit.replace(added[0], [])
+        else:
+            product, tail = self._with_bias(item, correction)
+            nodes = [helper.make_node("MatMul", [site.dequantized, weight], [product], name=item.op.name), *tail]
+        self.edit.replace(item.index, nodes)
+
+    def _following_bias(self, item: Found) -> tuple[int, int] | None:
+        """The node that adds a constant to every output of a bare product, and the slot of that constant."""
+        index = self.view.only_reader(item.output) if item.op.kind == "matmul" and item.weight is not None else None
+        node = None if index is None else self.view.nodes[index]
+        if node is None or index is None or node.op_type != "Add" or item.weight is None:
+            return None
+        for slot, name in enumerate(node.input):
+            value = self.view.constant(name)
+            if value is not None and value.dtype == np.float32 and value.shape == item.weight.shape[:1]:
+                return index, slot
+        return None
 
     def _with_bias(self, item: Found, correction: Array) -> tuple[str, list[NodeProto]]:
         """Where the bare product goes, and the nodes that add what is still to be added."""
@@ -259,22 +287,14 @@ class _Insertion:
             bias = bias + (item.bias if factors is None else item.bias * factors)
         if not bias.any() and item.bias is None:
             return item.output, []
-        following = self.view.only_reader(item.output) if item.op.kind == "matmul" else None
-        if following is not None and self._adds_constant(following, bias):
+        added = self._following_bias(item)
+        value = None if added is None else self.moved.get(added, self.view.constant(self.view.nodes[added[0]].input[added[1]]))
+        if added is not None and value is not None:  # a correction goes into the bias that is added anyway
+            self.moved[added] = value + bias
             return item.output, []
         product = self.edit.name(f"{item.output}/product")
         name = self.edit.tensor(f"{item.op.name}/bias", bias.astype(np.float32))
         return product, [helper.make_node("Add", [product, name], [item.output], name=f"{item.op.name}/Add")]
-
-    def _adds_constant(self, index: int, extra: Array) -> bool:
-        """Put a correction into the bias that a node adds anyway."""
-        node = self.view.nodes[index]
-        for slot, name in enumerate(node.input if node.op_type == "Add" else ()):
-            value = self.moved.get((index, slot), self.view.constant(name))
-            if value is not None and value.shape == extra.shape:
-                self.moved[index, slot] = value + extra
-                return True
-        return False
 
     def _dynamic(self, item: Found, scheme: Scheme) -> None:
         """The input's range is found as it comes: DynamicQuantizeLinear, MatMulInteger, and back to float."""
@@ -314,10 +334,8 @@ class _Insertion:
             self._rewire(item, 0, source, site.dequantized)
         transposed = item.op.kind == "conv_transpose"
         bias = self._bias(item, correction)
-        if bias is not None:  # in units of input step times weight step, which must not overflow 32 bits
-            least = np.abs(bias) / (LARGEST_BIAS * site.scale)
-            if (least > packed.scales).any():
-                packed = self._coarser(packed, np.maximum(packed.scales, least.astype(np.float32)))
+        if bias is not None:
+            packed = self._fitting(packed, bias, site.scale)
         values, parameters = self._weight(item, packed, "inputs first" if transposed else "outputs first")
         weight = self.edit.start(
             "DequantizeLinear", [values, *parameters], self.edit.name(f"{item.op.name}/weight"), axis=1 if transposed else 0
@@ -332,9 +350,13 @@ class _Insertion:
         return item.op.name not in self.inputs or item.x in self.folded
 
     @staticmethod
-    def _coarser(packed: Packed, scales: Array) -> Packed:
-        ratio = by_output(np.broadcast_to(packed.scales / scales, packed.values.shape[:1]), packed.values.ndim)
-        return Packed(np.rint(packed.values * ratio).astype(np.int8), np.broadcast_to(scales, packed.values.shape[:1]).astype(np.float32))
+    def _fitting(packed: Packed, bias: Array, step: float) -> Packed:
+        """Weights coarse enough for the bias: it is counted in steps of input times weight, and must not overflow 32 bits."""
+        least = (np.abs(bias) / (LARGEST_BIAS * step)).astype(np.float32)
+        if not (least > packed.scales).any():
+            return packed
+        scales = np.maximum(np.broadcast_to(packed.scales, least.shape), least)
+        return Packed(np.rint(packed.values * by_output(packed.scales / scales, packed.values.ndim)).astype(np.int8), scales)
 
     def _bias(self, item: Found, correction: Array) -> Array | None:
         factors = self.factors.get(item.op.name)
