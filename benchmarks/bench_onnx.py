@@ -165,7 +165,12 @@ def _preprocessed(preparation: Preparation) -> Path:
 
     made = preparation.beside
     with _silent():
-        quant_pre_process(preparation.file, made)
+        try:
+            quant_pre_process(preparation.file, made, auto_merge=True)
+        except Exception as error:  # it raises Exception itself where it cannot tell symbolic shapes; all else is still done without them
+            if "symbolic shape" not in str(error):
+                raise
+            quant_pre_process(preparation.file, made, skip_symbolic_shape=True)
     return made
 
 

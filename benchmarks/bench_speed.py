@@ -28,8 +28,8 @@ __all__ = ["Built", "Contender", "build", "measure"]
 
 ROUNDS, QUICK_ROUNDS = (9, 31), 5
 SECONDS = 45.0  # about what one shape may take, within those rounds
-# Idle threads of a runtime spin for a while after a call, on the cores that the next contender needs.
-PAUSE = 0.03
+# Idle threads spin for a while on the cores that the next contender needs: ONNX Runtime's for 40 ms after a call, PyTorch's for 10.
+PAUSE = 0.06
 COMPARED_BATCHES, COMPARED_SEED = 4, 3
 
 

@@ -210,8 +210,8 @@ CONTENDERS = (
     Contender(
         NEURAL_COMPRESSOR,
         _neural_compressor,
-        needs=("neural_compressor",),
-        install="pip install neural-compressor-tf",
+        needs=("neural_compressor", "pkg_resources"),
+        install="pip install neural-compressor-tf 'setuptools<81'",
         slow_for=("bert-large",),
     ),
 )

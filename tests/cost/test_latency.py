@@ -20,6 +20,13 @@ def test_candidates_take_turns_after_their_warm_up() -> None:
     assert all(0 <= latency.median_ms <= latency.p90_ms for latency in times.values())
 
 
+def test_a_pause_comes_before_every_timed_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+    monkeypatch.setattr("octune.cost.latency.time.sleep", calls.append)
+    interleaved({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, warmup=1, iterations=2, pause=0.5)
+    assert calls == ["a", "b", 0.5, "a", 0.5, "b", 0.5, "a", 0.5, "b"]
+
+
 def test_at_least_three_and_at_most_fifty_rounds() -> None:
     assert interleaved({"a": lambda: None}, seconds=0.0)["a"].runs == 3
     assert interleaved({"a": lambda: None}, seconds=60.0)["a"].runs == 50

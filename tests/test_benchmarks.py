@@ -1,0 +1,62 @@
+"""What benchmarks write: sections of a page between markers, and tables that say who is missing and why."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def report(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """benchmarks/bench_report.py, whose neighbours are modules beside it."""
+    monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), *sys.path])
+    import bench_report  # it is no part of the package
+
+    return bench_report
+
+
+@pytest.fixture
+def run(report: Any) -> Any:
+    where = {"date": "today", "cpu": "a CPU", "cores": 2, "threads": 2, "features": ["vnni"], "python": "3", "versions": {}, "load": 0.1}
+    model = report.ModelRun("m", "A model", "fp32", ["fp32", "peer", "broken", "ours"])
+    model.median_ms = {"b1": {"fp32": 40.0, "ours": 10.0}}
+    model.error, model.build_seconds = {"ours": 0.0123}, {"ours": 2.0}
+    model.absent, model.failed = {"peer": "not installed: pip install peer"}, {"broken": "ValueError: no"}
+    return report.Run(report.Family("a_speed", "A: speed", "Read it.", ()), where, False, [model])
+
+
+def test_a_table_says_who_is_missing_and_why(run: Any) -> None:
+    model = run.models[0]
+    assert model.rows()[0] == ["b1", "1.00x (40.0 ms)", "not installed", "failed", "4.00x (10.0 ms)"]
+    assert model.rows()[1] == ["output error", "-", "-", "-", "0.0123"]
+    assert model.remarks_on(verbose=False) == ["peer: not installed: pip install peer", "broken failed: ValueError: no"]
+
+
+def test_scores_come_with_their_change_from_fp32(run: Any) -> None:
+    model = run.models[0]
+    model.scores = {"accuracy": {"fp32": 0.9, "ours": 0.895}}
+    assert model.rows()[1] == ["accuracy", "90.00", "not installed", "failed", "89.50 (-0.50)"]
+
+
+def test_every_family_writes_its_own_section_and_leaves_the_rest_alone(report: Any, run: Any, tmp_path: Path) -> None:
+    page = tmp_path / "docs" / "page.md"
+    other = replace(run, family=replace(run.family, name="b_speed", title="B: speed"))
+    report.write_markdown(page, run)
+    page.write_text(f"{page.read_text()}\nby hand\n")
+    report.write_markdown(page, other)
+    before = page.read_text()
+    run.models[0].median_ms["b1"]["ours"] = 20.0
+    report.write_markdown(page, run)
+    assert page.read_text() == before.replace("4.00x (10.0 ms)", "2.00x (20.0 ms)", 1) != before
+    assert "by hand" in before
+    assert before.count("## B: speed") == 1
+
+
+def test_a_run_survives_json(report: Any, run: Any) -> None:
+    assert report.Run.from_json(run.to_json()) == run
