@@ -13,8 +13,7 @@ Where nodes go follows what runtimes fuse into int8 kernels:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
@@ -22,19 +21,19 @@ from onnx import NodeProto, TensorProto, helper
 from octune.backends.onnx.discover import OUTPUT, B, Found
 from octune.backends.onnx.edit import Edit
 from octune.backends.onnx.graph import Array, Model, View, attribute
-from octune.backends.onnx.smooth import Group, Smoother, output_range
-from octune.backends.onnx.weights import Packed, WeightStore, by_output, per_input
+from octune.backends.onnx.smooth import Smoother, output_range
+from octune.backends.onnx.smoothed import Smoothed
+from octune.backends.onnx.stored import Stored
+from octune.backends.onnx.weights import Packed, WeightStore
 from octune.calibration import Ranges, affine_uint8, choose_range
 from octune.errors import PlanError
 from octune.plan import Plan, Scheme
-from octune.repair import BIAS, SMOOTH, bias_correction
 
 __all__ = ["Dialect", "OPENVINO", "ORT", "quantized_graph", "site_of"]
 
 MOVES = {"Reshape", "Transpose", "Squeeze", "Unsqueeze"}
 # Below this share of the other side, the negative side of a range is worth a zero point even to OpenVINO.
 LOPSIDED = 0.3
-LARGEST_BIAS = 2.0**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +83,12 @@ class _Insertion:
         self.view, self.ranges, self.store, self.dialect = view, ranges, store, dialect
         self.edit = Edit(view)
         self.planned = [(item, plan[item.op.name]) for item in found if not plan.get(item.op.name, Scheme.fp32()).is_float]
+        self.smoothed = Smoothed(self.edit, self.planned, ranges, smoother)
+        self.stored = Stored(self.edit, store, ranges, self.smoothed.factors)
         self.sites: dict[str, dict[tuple[float, float, bool], Site]] = {}
-        self.inputs: dict[str, Group] = {}  # by op: it reads a smoothed tensor
-        self.factors: dict[str, Array] = {}  # by op: what its output channels are multiplied by
-        self.moved: dict[tuple[int, int], Array] = {}  # constants that were multiplied, by node and slot
-        self.folded: set[str] = set()  # tensors that are smoothed where they are made
-        self.multiplied: dict[str, str] = {}  # tensor -> the same, smoothed by a node of its own
-        self._smooth(smoother)
-        self._rest = [item for item in found if item.op.name in self.factors and plan.get(item.op.name, Scheme.fp32()).is_float]
+        self.dynamic: dict[str, tuple[str, ...]] = {}
+        quantized = {item.op.name for item, _ in self.planned}
+        self.floats = [item for item in found if item.op.name in self.smoothed.factors and item.op.name not in quantized]
 
     def model(self) -> Model:
         for item, scheme in self.planned:
@@ -105,62 +102,11 @@ class _Insertion:
                 self._conv(item, scheme)
             else:
                 self._dense(item, scheme)
-        for item in self._rest:
+        for item in self.floats:
             self._scaled_float(item)
-        for (index, slot), value in self.moved.items():
-            node = self.edit.node(index)
-            node.input[slot] = self.edit.tensor(f"{node.input[slot]}/scaled", value)
+        self.smoothed.finish()
         self._flow()
         return self.edit.finish()
-
-    # -- smoothing ------------------------------------------------------------------------------------------------
-
-    def _smooth(self, smoother: Smoother) -> None:
-        wanted: dict[str, list[Found]] = {}
-        groups: dict[str, Group] = {}
-        for item, scheme in self.planned:
-            group = smoother.group(item, self.ranges) if SMOOTH in scheme.repairs else None
-            if group is not None:
-                self.inputs[item.op.name] = groups[group.tensor] = group
-                wanted.setdefault(group.tensor, []).append(item)
-        for tensor, members in wanted.items():
-            group = groups[tensor]
-            if group.fold is not None and len(members) == len(group.members):
-                self._fold(group)
-
-    def _fold(self, group: Group) -> None:
-        fold = group.fold
-        if fold is None:
-            return
-        self.folded.add(group.tensor)
-        if fold.target is not None:
-            self.factors[fold.target.op.name] = group.factors
-        for index, slot, axis in fold.constants:
-            value = self.view.constant(self.view.nodes[index].input[slot])
-            if value is None:
-                raise PlanError(f"the constant {slot} of {self.view.nodes[index].name!r} is gone")
-            factors = group.factors if value.ndim == 1 or axis != 1 else group.factors.reshape(-1, 1, 1)
-            self.moved[index, slot] = value * factors
-
-    def _smoothed_input(self, item: Found) -> tuple[str, Array | None]:
-        """The tensor that an op reads, and what it was multiplied by."""
-        group = self.inputs.get(item.op.name)
-        if group is None:
-            return item.x, None
-        multiplier = group.smoothing.multiplier
-        if group.tensor in self.folded:
-            return item.x, multiplier
-        if group.tensor not in self.multiplied:
-            shaped = multiplier if not item.is_conv else multiplier.reshape(1, -1, *[1] * (len(item.weight.shape) - 2))  # type: ignore[union-attr]
-            factor = self.edit.tensor(f"{item.x}/smoothing", shaped)
-            self.multiplied[group.tensor] = self.edit.after(item.x, "Mul", [item.x, factor], self.edit.name(f"{item.x}/smoothed"))
-        return self.multiplied[group.tensor], multiplier
-
-    def _input_range(self, item: Found, scheme: Scheme) -> tuple[float, float]:
-        group = self.inputs.get(item.op.name)
-        if group is not None:
-            return group.smoothing.low, group.smoothing.high
-        return self._range(item.op.name, scheme)
 
     def _range(self, name: str, scheme: Scheme) -> tuple[float, float]:
         if name not in self.ranges:
@@ -213,167 +159,91 @@ class _Insertion:
             site = self._site(tensor, low, high, item, weight_like=slot == 1)
             self._rewire(item, slot, tensor, site.dequantized)
 
-    def _packed(self, item: Found, scheme: Scheme, multiplier: Array | None) -> tuple[Packed, Array]:
-        """int8 weights, with the output's factors in their scales; and what bias correction adds to the bias."""
-        packed = self.store.get(item, scheme.granularity, multiplier)
-        correction = np.zeros(packed.values.shape[0], np.float32)
-        if BIAS in scheme.repairs and item.op.name in self.ranges and item.weight is not None:
-            stats, weight = self.ranges[item.op.name], item.weight
-            if multiplier is not None:
-                weight = weight / per_input(multiplier, weight, item.groups)
-                stats = replace(stats, channel_mean=stats.channel_mean * multiplier if stats.channel_mean.size else stats.channel_mean)
-            correction = bias_correction(stats, weight, packed.dequantized(), item.groups)
-        factors = self.factors.get(item.op.name)
-        if factors is not None:
-            packed, correction = Packed(packed.values, np.broadcast_to(packed.scales, factors.shape) * factors), correction * factors
-        return packed, correction
-
-    def _weight(self, item: Found, packed: Packed, layout: str) -> tuple[str, list[str]]:
-        """Store int8 weights; returns their name and those of scale and zero point."""
-        values = packed.values
-        if layout == "inputs first":
-            values = np.asarray(values.swapaxes(0, 1), order="C")
-        whole = packed.scales.size == 1
-        scales = packed.scales.reshape(()) if whole else packed.scales
-        name = item.op.name
-        return self.edit.tensor(f"{name}/weight_int8", values), [
-            self.edit.tensor(f"{name}/weight_scale", np.asarray(scales, np.float32, order="C")),
-            self.edit.tensor(f"{name}/weight_zero", np.zeros(scales.shape, np.int8)),
-        ]
-
     def _dense(self, item: Found, scheme: Scheme) -> None:
-        tensor, multiplier = self._smoothed_input(item)
-        packed, correction = self._packed(item, scheme, multiplier)
-        site = self._site(tensor, *self._input_range(item, scheme), item)
-        added = self._following_bias(item)
-        bias = self._bias(item, correction)
-        as_gemm = self.view.rank(item.x) == 2 and (bias is not None or added is not None)
-        if as_gemm and added is not None:
-            extra = self.moved.pop(added, self.view.constant(self.view.nodes[added[0]].input[added[1]]))
+        tensor, multiplier = self.smoothed.input(item)
+        site = self._site(tensor, *(self.smoothed.range(item) or self._range(item.op.name, scheme)), item)
+        packed, bias = self.stored.packed(item, scheme, multiplier)
+        if self.view.rank(item.x) == 2 and (gemm := self._gemm(item, site, packed, bias)) is not None:
+            self.edit.replace(item.index, [gemm])
+            return
+        weight = self.stored.weight(item, packed, inputs_first=True)
+        product, tail = self._with_bias(item, bias)
+        self.edit.replace(item.index, [helper.make_node("MatMul", [site.dequantized, weight], [product], name=item.op.name), *tail])
+
+    def _gemm(self, item: Found, site: Site, packed: Packed, bias: Array | None) -> NodeProto | None:
+        """ONNX Runtime fuses product and sum of a matrix into a Gemm, which is int8 only if its bias is: so it is made one at once."""
+        added, output = self._following_bias(item), item.output
+        if added is not None:
+            extra = self.smoothed.constant(*added)
             bias = extra if bias is None else extra + bias
-        if as_gemm and bias is not None:
-            packed = self._fitting(packed, bias, site.scale)
-        values, parameters = self._weight(item, packed, "inputs first")
-        weight = self.edit.start("DequantizeLinear", [values, *parameters], self.edit.name(f"{item.op.name}/weight"), axis=1)
-        if as_gemm and bias is not None:
-            # Of a matrix, a product and a sum are fused into a Gemm, which is int8 only if its bias is.
-            last = item.output if added is None else str(self.view.nodes[added[0]].output[0])
-            steps = self._int32_bias(item, bias, np.float32(site.scale) * packed.scales)
-            nodes = [helper.make_node("Gemm", [site.dequantized, weight, steps], [last], name=item.op.name)]
-            if added is not None:
-                self.edit.replace(added[0], [])
-        else:
-            product, tail = self._with_bias(item, correction)
-            nodes = [helper.make_node("MatMul", [site.dequantized, weight], [product], name=item.op.name), *tail]
-        self.edit.replace(item.index, nodes)
+        if bias is None:
+            return None
+        if added is not None:
+            self.smoothed.moved.pop(added, None)
+            self.edit.replace(added[0], [])
+            output = str(self.view.nodes[added[0]].output[0])
+        packed = self.stored.fitting(packed, bias, site.scale)
+        weight = self.stored.weight(item, packed, inputs_first=True)
+        steps = self.stored.bias(item, bias, np.float32(site.scale) * packed.scales)
+        return helper.make_node("Gemm", [site.dequantized, weight, steps], [output], name=item.op.name)
 
     def _following_bias(self, item: Found) -> tuple[int, int] | None:
         """The node that adds a constant to every output of a bare product, and the slot of that constant."""
-        index = self.view.only_reader(item.output) if item.op.kind == "matmul" and item.weight is not None else None
-        node = None if index is None else self.view.nodes[index]
-        if node is None or index is None or node.op_type != "Add" or item.weight is None:
+        index = self.view.only_reader(item.output) if item.op.kind == "matmul" else None
+        if index is None or item.weight is None or self.view.nodes[index].op_type != "Add":
             return None
-        for slot, name in enumerate(node.input):
+        for slot, name in enumerate(self.view.nodes[index].input):
             value = self.view.constant(name)
             if value is not None and value.dtype == np.float32 and value.shape == item.weight.shape[:1]:
                 return index, slot
         return None
 
-    def _with_bias(self, item: Found, correction: Array) -> tuple[str, list[NodeProto]]:
+    def _with_bias(self, item: Found, bias: Array | None) -> tuple[str, list[NodeProto]]:
         """Where the bare product goes, and the nodes that add what is still to be added."""
-        bias = correction
-        factors = self.factors.get(item.op.name)
-        if item.bias is not None:
-            bias = bias + (item.bias if factors is None else item.bias * factors)
-        if not bias.any() and item.bias is None:
+        if bias is None:
             return item.output, []
         added = self._following_bias(item)
-        value = None if added is None else self.moved.get(added, self.view.constant(self.view.nodes[added[0]].input[added[1]]))
-        if added is not None and value is not None:  # a correction goes into the bias that is added anyway
-            self.moved[added] = value + bias
+        if added is not None:  # a correction goes into the bias that is added anyway
+            self.smoothed.moved[added] = self.smoothed.constant(*added) + bias
             return item.output, []
         product = self.edit.name(f"{item.output}/product")
-        name = self.edit.tensor(f"{item.op.name}/bias", bias.astype(np.float32))
+        name = self.edit.tensor(f"{item.op.name}/bias", np.asarray(bias, np.float32))
         return product, [helper.make_node("Add", [product, name], [item.output], name=f"{item.op.name}/Add")]
 
     def _dynamic(self, item: Found, scheme: Scheme) -> None:
         """The input's range is found as it comes: DynamicQuantizeLinear, MatMulInteger, and back to float."""
         edit, name = self.edit, item.op.name
-        packed, correction = self._packed(item, scheme, None)
-        values, (scales, _) = self._weight(item, packed, "inputs first")
-        parts = self._dynamic_input(item.x)
+        packed, bias = self.stored.packed(item, scheme, None)
+        values, scales, _ = self.stored.integers(item, packed, inputs_first=True)
+        if item.x not in self.dynamic:
+            self.dynamic[item.x] = tuple(edit.name(f"{item.x}/dynamic_{part}") for part in ("quantized", "scale", "zero"))
+            edit.after(item.x, "DynamicQuantizeLinear", [item.x], *self.dynamic[item.x])
+        quantized, step, zero = self.dynamic[item.x]
         sums, wide, factor = (edit.name(f"{name}/{part}") for part in ("sums", "wide", "factor"))
-        product, tail = self._with_bias(item, correction)
+        product, tail = self._with_bias(item, bias)
         nodes = [
-            helper.make_node("MatMulInteger", [parts[0], values, parts[2]], [sums], name=name),
+            helper.make_node("MatMulInteger", [quantized, values, zero], [sums], name=name),
             helper.make_node("Cast", [sums], [wide], name=f"{name}/Cast", to=TensorProto.FLOAT),
-            helper.make_node("Mul", [parts[1], scales], [factor], name=f"{name}/Scale"),
+            helper.make_node("Mul", [step, scales], [factor], name=f"{name}/Scale"),
             helper.make_node("Mul", [wide, factor], [product], name=f"{name}/Mul"),
         ]
         edit.replace(item.index, [*nodes, *tail])
 
-    @cached_property
-    def _dynamic_inputs(self) -> dict[str, tuple[str, str, str]]:
-        return {}
-
-    def _dynamic_input(self, tensor: str) -> tuple[str, str, str]:
-        if tensor not in self._dynamic_inputs:
-            names = tuple(self.edit.name(f"{tensor}/dynamic_{part}") for part in ("quantized", "scale", "zero"))
-            self.edit.after(tensor, "DynamicQuantizeLinear", [tensor], *names)
-            self._dynamic_inputs[tensor] = names  # type: ignore[assignment]
-        return self._dynamic_inputs[tensor]
-
     def _conv(self, item: Found, scheme: Scheme) -> None:
-        tensor, multiplier = self._smoothed_input(item)
-        packed, correction = self._packed(item, scheme, multiplier)
-        source = site_of(self.view, item, 0) if tensor == item.x and self._may_move(item) else tensor
-        site = self._site(source, *self._input_range(item, scheme), item)
+        tensor, multiplier = self.smoothed.input(item)
+        source = site_of(self.view, item, 0) if tensor == item.x else tensor
+        site = self._site(source, *(self.smoothed.range(item) or self._range(item.op.name, scheme)), item)
         if source == tensor:
             self.edit.node(item.index).input[0] = site.dequantized
         else:
             self._rewire(item, 0, source, site.dequantized)
-        transposed = item.op.kind == "conv_transpose"
-        bias = self._bias(item, correction)
-        if bias is not None:
-            packed = self._fitting(packed, bias, site.scale)
-        values, parameters = self._weight(item, packed, "inputs first" if transposed else "outputs first")
-        weight = self.edit.start(
-            "DequantizeLinear", [values, *parameters], self.edit.name(f"{item.op.name}/weight"), axis=1 if transposed else 0
-        )
+        packed, bias = self.stored.packed(item, scheme, multiplier)
+        packed = packed if bias is None else self.stored.fitting(packed, bias, site.scale)
         node = self.edit.node(item.index)
-        node.input[1] = weight
+        node.input[1] = self.stored.weight(item, packed, inputs_first=item.op.kind == "conv_transpose")
         if bias is not None:
             del node.input[2:]
-            node.input.append(self._int32_bias(item, bias, np.float32(site.scale) * packed.scales))
-
-    def _may_move(self, item: Found) -> bool:
-        return item.op.name not in self.inputs or item.x in self.folded
-
-    @staticmethod
-    def _fitting(packed: Packed, bias: Array, step: float) -> Packed:
-        """Weights coarse enough for the bias: it is counted in steps of input times weight, and must not overflow 32 bits."""
-        least = (np.abs(bias) / (LARGEST_BIAS * step)).astype(np.float32)
-        if not (least > packed.scales).any():
-            return packed
-        scales = np.maximum(np.broadcast_to(packed.scales, least.shape), least)
-        return Packed(np.rint(packed.values * by_output(packed.scales / scales, packed.values.ndim)).astype(np.int8), scales)
-
-    def _bias(self, item: Found, correction: Array) -> Array | None:
-        factors = self.factors.get(item.op.name)
-        bias = item.bias if item.bias is None or factors is None else item.bias * factors
-        if bias is None:
-            return correction if correction.any() else None
-        return np.asarray(bias + correction, np.float32)
-
-    def _int32_bias(self, item: Found, bias: Array, steps: Array) -> str:
-        whole = steps.size == 1
-        counts = np.clip(np.rint(bias / steps.astype(np.float64)), -(2.0**31) + 1, 2.0**31 - 1).astype(np.int32)
-        inputs = [
-            self.edit.tensor(f"{item.op.name}/bias_int32", counts),
-            self.edit.tensor(f"{item.op.name}/bias_scale", steps.reshape(()) if whole else steps),
-            self.edit.tensor(f"{item.op.name}/bias_zero", np.zeros(() if whole else steps.shape, np.int32)),
-        ]
-        return self.edit.start("DequantizeLinear", inputs, self.edit.name(f"{item.op.name}/bias"), axis=0)
+            node.input.append(self.stored.bias(item, bias, np.float32(site.scale) * packed.scales))
 
     def _embedding(self, item: Found, scheme: Scheme) -> None:
         """Rows are read as int8, and scaled after that."""
@@ -394,20 +264,15 @@ class _Insertion:
 
     def _scaled_float(self, item: Found) -> None:
         """An op that stays in float, but whose output channels are multiplied for an op that reads them."""
-        factors, weight = self.factors[item.op.name], item.weight
-        if weight is None:
-            return
         node = self.edit.node(item.index)
-        wide = weight * by_output(factors, weight.ndim)
-        if item.op.kind == "matmul" or item.op.kind == "conv_transpose" or (item.op.kind == "gemm" and not attribute(node, "transB", 0)):
-            wide = wide.swapaxes(0, 1)
+        straight = item.op.kind == "conv" or (item.op.kind == "gemm" and attribute(node, "transB", 0))
+        node.input[1], bias = self.stored.scaled_float(item, inputs_first=not straight)
+        if bias is not None:
+            node.input[2] = bias
         if item.op.kind == "gemm":  # alpha and beta are in the arrays already
             kept = [a for a in node.attribute if a.name not in ("alpha", "beta")]
             del node.attribute[:]
             node.attribute.extend(kept)
-        node.input[1] = self.edit.tensor(f"{item.op.name}/weight_scaled", np.asarray(wide, order="C"))
-        if item.bias is not None:
-            node.input[2] = self.edit.tensor(f"{item.op.name}/bias_scaled", item.bias * factors)
 
     # -- int8 from layer to layer ---------------------------------------------------------------------------------
 
@@ -432,4 +297,4 @@ class _Insertion:
             next(iter(self.sites[tensor].values())).readers.append(item)
         elif name in self.ranges and self.ranges[name].finite:
             chosen = choose_range(self.ranges[name], scheme.range_method or "minmax")
-            self._site(tensor, *output_range(self.ranges, item.op.name, self.factors.get(item.op.name), chosen), item)
+            self._site(tensor, *output_range(self.ranges, item.op.name, self.smoothed.factors.get(item.op.name), chosen), item)
