@@ -182,8 +182,10 @@ def test_one_channel_images_are_read_in_their_real_order() -> None:
     odd = torch.tensor(pixels[[5, 0, 3]][:, None])
     odd = odd.as_strided(odd.shape, (64, 1, 8, 1))  # contiguous to torch, whatever the stride of the single channel
     assert odd.is_contiguous()
-    with torch.no_grad():
-        torch.testing.assert_close(compile_model(model, Call((odd,)))(odd), model(odd))
+    backend, _, int8, call = prepared(model, [(odd, torch.zeros(3))])
+    compiled = compile_model(int8, call)
+    wanted, got = backend.run(int8, call)["output"], backend.run(compiled, call)["output"]
+    np.testing.assert_allclose(got, wanted, atol=0.02 * np.abs(wanted).max())
 
 
 def test_a_model_that_cannot_be_exported_says_why() -> None:

@@ -219,14 +219,21 @@ class Int8Conv2d(_Int8Weights):
         where = (self.stride, self.padding, self.dilation, self.groups)
         shape = self.settings.get("input_shape")
         if torch.compiler.is_compiling():
-            packed: torch.Tensor = onednn.qconv_prepack.default(
-                self.weight_int8, self.weight_scale, self.scale, self.zero_point, *where, shape
-            )
+            weight = self.weight_int8
+            if self._single:
+                weight, shape = F.pad(weight, (0, 0, 0, 0, 0, 1)), shape and [shape[0], 2, *shape[2:]]
+            packed: torch.Tensor = onednn.qconv_prepack.default(weight, self.weight_scale, self.scale, self.zero_point, *where, shape)
             return packed
         if self._packed is None:
             self._packed = onednn.qconv_prepack(self.weight_int8, self.weight_scale, self.scale, self.zero_point, *where, shape)
             self._zeros = self._zero_points()
         return self._packed
+
+    @property
+    def _single(self) -> bool:
+        """One input channel. Its stride means nothing, so compiled code may take either layout for the other, and give wrong numbers:
+        it is compiled with a second channel of zeros."""
+        return self.weight_int8.shape[1] * self.groups == 1
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         packed = self._pack()
@@ -237,6 +244,8 @@ class Int8Conv2d(_Int8Weights):
         x = x.unsqueeze(0) if squeezed else x
         if self.smooth is not None:
             x = x * self.smooth.reshape(-1, 1, 1)
+        if self._single and torch.compiler.is_compiling():
+            x = F.pad(x, (0, 0, 0, 0, 0, 1))
         q = to_uint8(x.contiguous(memory_format=torch.channels_last), self.scale, self.zero_point)
         y: torch.Tensor = onednn.qconv_pointwise.default(
             q, self.scale, self.zero_point, packed, self.weight_scale, zeros, self.bias,
