@@ -210,7 +210,7 @@ def test_openvino_runs_the_same_plan(name: str, tmp_path: Path) -> None:
     assert backend.run(backend.load(tmp_path, metadata | {"runtime": "onnxruntime"}), feed)["logits"].shape == got.shape
 
 
-def test_openvino_gets_signed_activations_and_no_forced_outputs(backend: OnnxBackend, ranges: Ranges) -> None:
+def test_openvino_gets_signed_activations(backend: OnnxBackend, ranges: Ranges) -> None:
     plan = int8_plan(backend, ranges)
     zeros = {
         name: [array.dtype for key, array in backend._graph(plan, ranges, dialect).tensors.items() if key.endswith("/zero")]

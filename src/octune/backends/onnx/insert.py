@@ -4,9 +4,9 @@
 
 Where nodes go follows what runtimes fuse into int8 kernels:
 - One Q/DQ pair for all readers of a tensor. The second operand of a product of two activations is signed, as kernels want weights to be.
-- ONNX Runtime runs a convolution in int8 only if its output is quantized as well. Readers of that tensor then all read the quantized one,
-  so that int8 flows from layer to layer, through pooling and residual additions.
-- OpenVINO wants activations around zero signed, without a zero point, and fuses what follows a convolution by itself.
+- ONNX Runtime runs a convolution in int8 only if its output is quantized as well, and OpenVINO is faster with it. Readers of that tensor then
+  all read the quantized one, so that int8 flows from layer to layer, through pooling and residual additions.
+- OpenVINO wants activations around zero signed, without a zero point: it has no int8 attention with one.
 - Operands of attention are quantized before they are reshaped and transposed: less to move.
 """
 
@@ -41,11 +41,9 @@ class Dialect:
     """How a runtime wants its Q/DQ nodes."""
 
     signed: bool
-    quantized_outputs: bool
 
 
-ORT = Dialect(signed=False, quantized_outputs=True)
-OPENVINO = Dialect(signed=True, quantized_outputs=False)
+ORT, OPENVINO = Dialect(signed=False), Dialect(signed=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,10 +275,9 @@ class _Insertion:
     # -- int8 from layer to layer ---------------------------------------------------------------------------------
 
     def _flow(self) -> None:
-        if self.dialect.quantized_outputs:
-            for item, scheme in self.planned:
-                if item.op.kind == "conv":
-                    self._quantized_output(item, scheme)
+        for item, scheme in self.planned:
+            if item.op.kind == "conv":
+                self._quantized_output(item, scheme)
         for tensor, sites in self.sites.items():
             widest = max(sites.values(), key=lambda site: site.scale)
             readers = [reader for site in sites.values() for reader in site.readers]
