@@ -4,8 +4,8 @@
 
 Where nodes go follows what runtimes fuse into int8 kernels:
 - One Q/DQ pair for all readers of a tensor. The second operand of a product of two activations is signed, as kernels want weights to be.
-- ONNX Runtime runs a convolution in int8 only if its output is quantized as well, and OpenVINO is faster with it. Readers of that tensor then
-  all read the quantized one, so that int8 flows from layer to layer, through pooling and residual additions.
+- ONNX Runtime runs a convolution in int8 only if its output is quantized as well, and OpenVINO is faster with it. Readers of that tensor
+  then all read the quantized one, so that int8 flows from layer to layer, through pooling and residual additions.
 - OpenVINO wants activations around zero signed, without a zero point: it has no int8 attention with one.
 - Operands of attention are quantized before they are reshaped and transposed: less to move.
 """
