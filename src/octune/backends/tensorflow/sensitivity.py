@@ -24,7 +24,7 @@ __all__ = ["first_order_damage"]
 
 DRAWS = 2
 # Weights that stand beside the model at a time; more of them take more passes.
-GROUP = 1 << 28
+GROUP = 1 << 26
 Key = tuple[str, Scheme]
 
 
