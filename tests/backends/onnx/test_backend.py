@@ -175,6 +175,14 @@ def test_linear_layers_on_matrices_run_in_int8(way: str) -> None:
         assert np.abs(got - wanted).mean() < 0.05 * np.abs(wanted).mean()
 
 
+def test_smoothing_leaves_what_runtimes_fuse(backend: OnnxBackend, ranges: Ranges) -> None:
+    can = {op.name for op in backend.ops() if any(SMOOTH in s.repairs for s in op.schemes)}
+    model = backend.apply(Plan({op: Scheme.int8(repairs=(SMOOTH,)) for op in can}), ranges)
+    fused = _optimized(model.graph.whole())
+    assert fused["BiasGelu"] == 2
+    assert fused["Erf"] == 0
+
+
 def _optimized(proto: Any) -> Counter[str]:
     """The nodes that ONNX Runtime makes of a graph."""
     with tempfile.TemporaryDirectory() as folder:

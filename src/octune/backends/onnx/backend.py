@@ -138,7 +138,8 @@ class OnnxBackend(Backend):
 
     def finalists(self, plan: Plan, ranges: Ranges, inputs: Feed) -> Iterator[Finalist]:
         if not has_openvino():
-            self._notes.append("OpenVINO is not installed: only ONNX Runtime was tried. pip install 'octune[onnx]'")
+            note = "OpenVINO is not installed: only ONNX Runtime was tried. pip install 'octune[onnx]'"
+            self._notes += [note] if note not in self._notes else []
             return
         graph = self._graph(plan, ranges, OPENVINO)
         with temporary_folder() as folder:

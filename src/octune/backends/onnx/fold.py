@@ -115,7 +115,10 @@ def _normalisation(view: View, node: NodeProto, channels: int, axis: int) -> lis
 
 
 def _vector_slot(view: View, node: NodeProto, channels: int, axis: int) -> int | None:
-    """Which input of an Add or Mul is a constant with a number for every channel (or one for all)."""
+    """Which input of an Add or Mul is a constant with a number for every channel.
+
+    One number for all would do as well, but the last factor of a GELU is one, and runtimes know a GELU by it.
+    """
     for slot, name in enumerate(node.input):
         value = view.constant(name)
         if value is not None and value.dtype == np.float32 and _over_channels(value, channels, axis):
@@ -124,8 +127,6 @@ def _vector_slot(view: View, node: NodeProto, channels: int, axis: int) -> int |
 
 
 def _over_channels(value: Array, channels: int, axis: int) -> bool:
-    if value.size == 1:
-        return value.ndim <= 1
-    if value.size != channels:
+    if value.size != channels or value.ndim == 0:
         return False
     return value.shape[-1] == channels if axis == -1 else value.ndim >= 3 and value.shape[-3] == channels

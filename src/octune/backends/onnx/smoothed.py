@@ -42,8 +42,7 @@ class Smoothed:
             self.factors[fold.target.op.name] = group.factors
         for index, slot, axis in fold.constants:
             value = self.constant(index, slot)
-            factors = group.factors if value.ndim == 1 or axis != 1 else group.factors.reshape(-1, 1, 1)
-            self.moved[index, slot] = value * factors
+            self.moved[index, slot] = value * (group.factors.reshape(-1, 1, 1) if axis == 1 else group.factors)
 
     def constant(self, index: int, slot: int) -> Array:
         """The constant that a node reads, as it is by now."""
