@@ -17,7 +17,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from octune.backends.tensorflow.apply import Piece, Quantized
+from octune.backends.tensorflow.activations import Quantized
+from octune.backends.tensorflow.apply import Piece
 from octune.backends.tensorflow.emit import node, quantize
 from octune.backends.tensorflow.graph import Array, Graph, node_of
 from octune.backends.tensorflow.ranges import Range

@@ -1,0 +1,142 @@
+"""What is found in a graph, what is said about the rest, and what the machine allows."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from octune.backends.tensorflow.formula import activation_of, regions
+from octune.backends.tensorflow.graph import FrozenGraph, Graph, attribute, weight_bytes
+from octune.backends.tensorflow.ranges import Range
+from octune.backends.tensorflow.rewrite import Rewriter
+from octune.backends.tensorflow.support import support
+from octune.backends.tensorflow.verify import check, needed
+from octune.cost import probe_machine
+from octune.plan import Scheme
+
+from .graphs import bert, bert_feed, calibrated, dense, everything, frozen, google_gelu, normal, run, v1, weight
+
+
+def activation_name(function: Any) -> str | None:
+    """What a function of one tensor is taken for."""
+    graph = Graph.of(frozen(lambda: {"y": function(v1.placeholder(tf.float32, [None, 4], "x"))}))
+    found = (activation_of(graph, region) for region in regions(graph, "x:0", closed=True))
+    return next((one.name for one in found if one), None)
+
+
+def test_activations_are_told_apart() -> None:
+    assert activation_name(google_gelu) == "GeluApproximate"
+    assert activation_name(tf.nn.gelu) == "GeluExact"
+    assert activation_name(lambda x: x * tf.sigmoid(1.702 * x)) is None
+    assert activation_name(lambda x: tf.nn.relu(x) * 1.001) == "Relu"  # and the scaling stays
+    assert activation_name(lambda x: x * 0.5) is None
+    assert activation_name(lambda x: tf.nn.relu(x + tf.constant([0.0, 1.0, 2.0, 3.0]))) is None
+
+
+def test_a_tensor_with_another_reader_is_not_swallowed() -> None:
+    def build() -> dict[str, tf.Tensor]:
+        x = tf.square(v1.placeholder(tf.float32, [None, 4], "x"))
+        inner = tf.tanh(x, "inner")
+        return {"y": x * inner, "z": inner}
+
+    graph = Graph.of(frozen(build))
+    assert all(region.nodes[-1] == "inner" or "inner" not in region.nodes for region in regions(graph, "Square:0", closed=False))
+
+
+def test_ops_of_one_shape_have_one_signature() -> None:
+    signatures = {op.name.split("/")[1]: op.signature for op in Rewriter(bert()).ops() if op.name.startswith("layer_")}
+    assert signatures["query"] == signatures["key"] == signatures["attention_output"]
+    assert len({signatures["query"], signatures["intermediate"], signatures["output"]}) == 3
+
+
+def test_looking_does_not_change_the_graph_that_was_given() -> None:
+    graph = bert()
+    before = graph.graph_def.SerializeToString(deterministic=True)
+    rewriter = Rewriter(graph)
+    rewriter.rewrite(everything(rewriter, Scheme.int8()), calibrated(rewriter, [bert_feed()]))
+    assert graph.graph_def.SerializeToString(deterministic=True) == before
+
+
+def test_attributes_left_at_their_defaults_are_read_as_such() -> None:
+    """Saved models leave them out; a BatchNorm whose is_training is left out is in training, and must not be folded."""
+
+    def build() -> dict[str, tf.Tensor]:
+        x = tf.nn.conv2d(v1.placeholder(tf.float32, [2, 6, 6, 3], "x"), weight(normal(3, 3, 3, 4)), 1, "SAME")
+        ones = weight(np.ones(4, np.float32))
+        y, _, _ = v1.nn.fused_batch_norm(x, ones, ones, None, None, is_training=True)
+        return {"y": tf.identity(y, "y")}
+
+    graph = frozen(build)
+    for node in graph.graph_def.node:
+        for name in ("is_training", "data_format", "dilations", "explicit_paddings"):
+            if name in node.attr and node.op in ("Conv2D", "FusedBatchNormV3"):
+                del node.attr[name]
+    rewriter, x = Rewriter(graph), {"x:0": normal(2, 6, 6, 3)}
+    np.testing.assert_allclose(run(rewriter.reference, "y:0", x), run(graph.graph_def, "y:0", x), rtol=1e-4, atol=1e-5)
+    assert rewriter.ops()[0].can("int8")
+
+
+def test_asking_for_an_attribute_does_not_make_one() -> None:
+    node = frozen(lambda: {"y": v1.placeholder(tf.float32, [1], "x")}).graph_def.node[0]
+    assert not attribute(node, "transpose_b").b
+    assert "transpose_b" not in node.attr
+
+
+def test_without_vnni_there_is_no_int8_and_the_reason_is_told() -> None:
+    old = dataclasses.replace(probe_machine(), features=("avx2",), cpu="Some Old CPU")
+    able = support(old)
+    assert "Some Old CPU" in able.why
+    ops = Rewriter(bert(), able).ops()
+    assert all(op.schemes == (Scheme.fp32(),) for op in ops)
+    assert all("dot product" in op.note for op in ops)
+    half = Rewriter(bert(), support(dataclasses.replace(old, features=("avx512f", "avx512_bf16")))).ops()
+    assert all(op.schemes == (Scheme.bf16(), Scheme.fp32()) for op in half)
+
+
+def test_this_tensorflow_has_what_it_takes() -> None:
+    able = support(dataclasses.replace(probe_machine(), features=("avx512_vnni",)))
+    assert (able.matmul, able.conv, able.layernorm, able.why) == (True, True, True, "")
+
+
+def test_a_wrong_kernel_is_told_with_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An op whose zero point is read wrongly still runs; only its numbers tell."""
+    graph, feed = bert(), bert_feed()
+    rewriter = Rewriter(graph)
+    ranges, plan = calibrated(rewriter, [feed]), everything(rewriter, Scheme.int8())
+    tensors = needed(rewriter, plan, ranges)
+    values = dict(zip(tensors, run(rewriter.reference, list(tensors), feed), strict=True))
+    assert all(found.agrees for found in check(rewriter, plan, ranges, values).values())
+    real = rewriter.graph_def
+
+    def spoiled(emission: Any) -> Any:
+        made = real(emission)
+        next(node for node in made.node if node.name == "layer_0/query/BiasAdd").attr["input_quant_mode"].s = b"SCALED"
+        return made
+
+    monkeypatch.setattr(rewriter, "graph_def", spoiled)
+    found = check(rewriter, plan, ranges, values)
+    assert [name for name, one in found.items() if not one.agrees] == ["layer_0/query/MatMul"]
+    assert found["layer_0/query/MatMul"].error > 0.1 > found["layer_0/query/MatMul"].bound
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6))
+def test_ranges_hold_zero_at_a_whole_level(a: float, b: float) -> None:
+    span = Range.affine(min(a, b), max(a, b))
+    scale = (span.high - span.low) / 255
+    assert span.low <= 0 <= span.high
+    assert scale > 0
+    assert abs(-span.low / scale - round(-span.low / scale)) < 1e-6
+    x = np.linspace(min(a, b, 0), max(a, b, 0), 100)
+    assert np.abs(span.rounded(x) - x).max() <= 1.01 * scale + 1e-6 * max(abs(a), abs(b))
+
+
+def test_bytes_are_those_of_the_constants() -> None:
+    graph: FrozenGraph = frozen(lambda: {"y": dense(v1.placeholder(tf.float32, [None, 10], "x"), 20, "layer")})
+    assert weight_bytes(graph.graph_def) == 4 * (10 * 20 + 20)
