@@ -55,7 +55,7 @@ class ModelSource(Section):
 
     path: Text | None = Field(
         None,
-        description="A Hugging Face folder or hub name, 'package.module:factory', a .pt2, .onnx, .pb or .keras file, or a SavedModel folder.",
+        description="A Hugging Face folder or hub name, 'package.module:factory', a .pt2, .onnx, .pb or .keras file, a SavedModel folder.",
     )
     framework: kinds.Framework | None = Field(
         None, description="pytorch, tensorflow or onnx (or torch, tf, onnxruntime, onnxrt_*). Found out from the model if left out."
