@@ -211,6 +211,7 @@ class Study:
     def joint(self, ranges: Ranges, batches: Batches | None) -> Joint | None:
         """Measures the label-free harm of whole plans; None without anything to run."""
         inputs = self._probe_inputs(batches)
+        self.listener.stage("look", "running whole plans without labels")
         return Joint(self.backend, ranges, inputs, self.journal) if inputs else None
 
     def damage(self, ops: Sequence[Op], ranges: Ranges, batches: Batches | None) -> dict[tuple[str, Scheme], float]:

@@ -157,15 +157,18 @@ class Auto(Strategy):
                 best, floor = trial, self.space.measured(plan)
             else:
                 ceiling = self.space.measured(plan)
-        for op, scheme in self._singles(belief, best.plan):
-            plan = best.plan.with_({op: scheme})
-            if not self._may(belief, best.plan):
-                return
-            if plan in self._told or (self.space.joint is not None and self.space.measured(plan) >= ceiling > floor):
-                continue
-            trial = yield from self._try(plan, f"{op} in {scheme}")
-            if trial.passed:
-                best = trial
+        improved = True
+        while improved:  # a change that a plan could not bear, a better one may; what was tried is not tried again
+            improved = False
+            for op, scheme in list(self._singles(belief, best.plan)):
+                plan = best.plan.with_({op: scheme})
+                if not self._may(belief, best.plan):
+                    return
+                if plan in self._told or (self.space.joint is not None and self.space.measured(plan) >= ceiling > floor):
+                    continue
+                trial = yield from self._try(plan, f"{op} in {scheme}")
+                if trial.passed:
+                    best, improved = trial, True
 
     def _may(self, belief: Belief, plan: Plan) -> bool:
         """Whether one more evaluation may be spent on a plan that passes."""

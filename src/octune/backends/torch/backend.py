@@ -148,13 +148,15 @@ class TorchBackend(Backend):
         self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Call]
     ) -> dict[tuple[str, Scheme], float]:
         found = {f.op.name: f for f in self._found}
-        layers = {
-            name: {scheme: self._layer(found[name], scheme, ranges) for scheme in schemes}
-            for name, schemes in candidates.items()
-            if schemes and name in found
-        }
+        wanted = {name: schemes for name, schemes in candidates.items() if schemes and name in found}
         calls = [call.resized(min(PROBE_ROWS, call.batch_size)) for call in batches]
-        values = first_order_damage(self._prepared, {name: found[name].module for name in layers}, layers, calls)
+        values = first_order_damage(
+            self._prepared,
+            {name: found[name].module for name in wanted},
+            wanted,
+            lambda name, scheme: self._layer(found[name], scheme, ranges),
+            calls,
+        )
         return probe(self, candidates, ranges, calls) if values is None else values
 
     def measure(self, op: Op, scheme: Scheme, ranges: Ranges) -> float:

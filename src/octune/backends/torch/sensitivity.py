@@ -7,7 +7,7 @@ running model: its int8 kernel is asked what it would have answered on the fp32 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,11 +24,19 @@ Key = tuple[str, Scheme]
 
 
 def first_order_damage(
-    model: nn.Module, modules: Mapping[str, nn.Module], layers: Mapping[str, Mapping[Scheme, Layer]], calls: Sequence[Call]
+    model: nn.Module,
+    modules: Mapping[str, nn.Module],
+    candidates: Mapping[str, Sequence[Scheme]],
+    make: Callable[[str, Scheme], Layer],
+    calls: Sequence[Call],
 ) -> dict[Key, float] | None:
-    """Relative mean squared output change by (op, scheme), or None if the model cannot be differentiated."""
+    """Relative mean squared output change by (op, scheme), or None if the model cannot be differentiated.
+
+    ``make`` gives the int8 form of an op. Each is made when its op is reached and let go again: all forms of a large model at once are
+    more than the model itself.
+    """
     generator = torch.Generator().manual_seed(0)
-    totals: dict[Key, float] = {(name, scheme): 0.0 for name, schemes in layers.items() for scheme in schemes}
+    totals: dict[Key, float] = {(name, scheme): 0.0 for name, schemes in candidates.items() for scheme in schemes}
     variance, rows = 0.0, 0
     for call in calls:
         try:
@@ -39,7 +47,7 @@ def first_order_damage(
             return None
         variance += spread * call.batch_size
         rows += call.batch_size
-        for key, value in _errors(model, modules, layers, call, gradients).items():
+        for key, value in _errors(model, modules, candidates, make, call, gradients).items():
             totals[key] += value
     if rows == 0 or variance <= 0:
         return None
@@ -85,7 +93,8 @@ def _gradients(
 def _errors(
     model: nn.Module,
     modules: Mapping[str, nn.Module],
-    layers: Mapping[str, Mapping[Scheme, Layer]],
+    candidates: Mapping[str, Sequence[Scheme]],
+    make: Callable[[str, Scheme], Layer],
     call: Call,
     gradients: list[dict[str, list[torch.Tensor]]],
 ) -> dict[Key, float]:
@@ -98,8 +107,8 @@ def _errors(
             x = the_input(args, kwargs)
             visit = visits[name]
             visits[name] += 1
-            for scheme, layer in layers[name].items():
-                error = layer(x) - output
+            for scheme in candidates[name]:
+                error = make(name, scheme)(x) - output
                 # Per sample where the first dimension is the batch, else in one sum: v is independent over samples.
                 rows = error.shape[0] if error.shape[0] == call.batch_size else 1
                 parts = [(draw[name][visit] * error).reshape(rows, -1).sum(dim=1) for draw in gradients]
