@@ -115,8 +115,10 @@ def _images(options: argparse.Namespace) -> Task:
 
 
 def _batches(files: list[tuple[Path, int]]) -> Iterator[tuple[dict[str, Any], Any]]:
-    from PIL import Image
-
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ModuleNotFoundError("Pillow reads the images, and is not installed: pip install pillow") from error
     for begin in range(0, len(files), BATCH):
         rows = files[begin : begin + BATCH]
         pixels = np.stack([np.asarray(Image.open(file).convert("RGB"), np.float32) for file, _ in rows])
