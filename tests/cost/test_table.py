@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -116,8 +117,15 @@ def test_another_version_is_another_machine(cached: Path) -> None:
     assert len(list(cached.glob("*.json"))) == 2
 
 
-def test_what_was_surprising_is_timed_again(cached: Path) -> None:
-    timed(Stopwatch({INT8: [9.0], FP32: [3.0]}))
+def later(monkeypatch: pytest.MonkeyPatch, hours: float) -> None:
+    now = time.time() + 3600 * hours
+    monkeypatch.setattr(cache.time, "time", lambda: now)
+
+
+def test_what_was_surprising_is_believed_for_an_hour(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = timed(Stopwatch({INT8: [9.0], FP32: [3.0]}))
+    assert timed(Stopwatch({INT8: [1.0], FP32: [3.0]})) == slow
+    later(monkeypatch, 1.1)
     assert timed(Stopwatch({INT8: [1.0], FP32: [3.0]}))["a", INT8] == 1.0
 
 
@@ -132,7 +140,9 @@ def test_a_damaged_file_is_as_good_as_none(cached: Path, text: str) -> None:
 
 def test_old_timings_are_forgotten(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     timed(Stopwatch({INT8: [1.0], FP32: [3.0]}))
-    monkeypatch.setattr(cache, "DAYS", 0)
+    later(monkeypatch, 24)
+    assert timed(Stopwatch({INT8: [2.0], FP32: [3.0]}))["a", INT8] == 1.0
+    later(monkeypatch, 60 * 24)
     assert timed(Stopwatch({INT8: [2.0], FP32: [3.0]}))["a", INT8] == 2.0
 
 

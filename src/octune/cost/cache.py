@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["CostCache"]
 
 log = logging.getLogger("octune")
-VERSION = 1
-DAYS = 30
+VERSION = 2
+HOURS = 30 * 24
 
 
 class CostCache:
@@ -50,14 +50,14 @@ class CostCache:
     def get(self, key: tuple[Any, ...]) -> float | None:
         """What was measured for this key, if that is not too long ago."""
         found = self._known.get(_name(key))
-        return found[0] if found is not None and time.time() - found[1] < DAYS * 86400 else None
+        return found[0] if found is not None and time.time() < found[1] else None
 
-    def add(self, times: Mapping[tuple[Any, ...], float]) -> None:
-        """Keep timings; another process that writes at the same time loses nothing but its own."""
+    def add(self, times: Mapping[tuple[Any, ...], float], hours: float = HOURS) -> None:
+        """Keep timings for so many hours; another process that writes at the same time loses nothing but its own."""
         if self._path is None or not times:
             return
-        now = int(time.time())
-        self._known = {**_read(self._path, self._conditions), **{_name(key): (ms, now) for key, ms in times.items()}}
+        until = int(time.time() + 3600 * hours)
+        self._known = {**_read(self._path, self._conditions), **{_name(key): (ms, until) for key, ms in times.items()}}
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             temporary = self._path.with_suffix(f".{os.getpid()}.tmp")
@@ -76,7 +76,7 @@ def _read(path: Path, conditions: Mapping[str, Any]) -> dict[str, tuple[float, f
         data = json.loads(path.read_text())
         if data["conditions"] != conditions:
             return {}
-        return {name: (float(ms), float(when)) for name, (ms, when) in data["milliseconds"].items()}
+        return {name: (float(ms), float(until)) for name, (ms, until) in data["milliseconds"].items()}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

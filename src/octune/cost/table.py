@@ -23,6 +23,7 @@ __all__ = ["measure_ops"]
 
 ROUNDS, DOUBTS = 3, 3
 PAUSE = 0.05
+SURPRISE_HOURS = 1
 Key = tuple[Any, ...]
 
 
@@ -30,7 +31,7 @@ def measure_ops(backend: Backend, ops: Sequence[Op], ranges: Ranges) -> dict[tup
     """Milliseconds by (op, scheme). Equal ops on equal inputs are measured once; how a range was chosen costs nothing.
 
     All kernels are timed in rounds and the least counts: what disturbs a timing lasts, and would hit all timings of one kernel in a row.
-    What an earlier run timed under the same conditions is not timed again, unless it was surprising.
+    What an earlier run timed under the same conditions is not timed again; what was surprising is believed for an hour.
     """
     jobs: dict[Key, tuple[Op, Scheme]] = {}
     keys: dict[tuple[str, Scheme], Key] = {}
@@ -49,6 +50,7 @@ def measure_ops(backend: Backend, ops: Sequence[Op], ranges: Ranges) -> dict[tup
     times = _measure(backend, new, ranges)
     surprising = _surprising(times, new)
     cache.add({key: ms for key, ms in times.items() if key[:_OP] not in surprising})
+    cache.add({key: ms for key, ms in times.items() if key[:_OP] in surprising}, SURPRISE_HOURS)
     times = {**kept, **times}
     return {place: times[key] for place, key in keys.items()}
 
