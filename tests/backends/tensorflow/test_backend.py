@@ -389,10 +389,10 @@ def test_ops_that_disagree_with_fp32_lose_their_int8_schemes(monkeypatch: pytest
 
 
 def test_an_op_whose_int8_form_does_not_run_is_found_among_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(rewriter: Any, plan: Plan, ranges: Any, values: Any) -> Any:
+    def failing(rewriter: Any, plan: Plan, ranges: Any, values: Any, inputs: Any) -> Any:
         if "dense_1/MatMul" in plan and plan["dense_1/MatMul"].mode == "static":
             raise tf.errors.UnimplementedError(None, None, "no such kernel")
-        return verify.check(rewriter, plan, ranges, values)
+        return verify.check(rewriter, plan, ranges, values, inputs)
 
     monkeypatch.setattr(checking, "check", failing)
     backend = backend_for(subjects.graph_def(), Settings())
@@ -400,3 +400,19 @@ def test_an_op_whose_int8_form_does_not_run_is_found_among_the_others(monkeypatc
     modes = {op.name: {scheme.mode for scheme in op.schemes if not scheme.is_float} for op in backend.ops()}
     assert modes == {"dense_0/MatMul": {"static", "dynamic"}, "dense_1/MatMul": {"dynamic"}, "dense_2/MatMul": {"static", "dynamic"}}
     assert "no such kernel" in backend.ops()[1].note
+
+
+def test_ops_that_need_the_sizes_of_the_batch_are_checked_with_it() -> None:
+    """The reshape behind the product asks the batch for its size, as BERT's segment embeddings do."""
+    random = np.random.default_rng(0)
+    graph = tf.Graph()
+    with graph.as_default():
+        x = v1.placeholder(tf.float32, [None, 5, 8], name="x")
+        rows = tf.matmul(tf.reshape(x, [-1, 8]), tf.constant(random.standard_normal((8, 6)).astype(np.float32)), name="product")
+        tf.add(tf.reshape(rows, tf.stack([tf.shape(x)[0], 5, 6])), x[:, :, :6], name="out")
+    backend = backend_for(graph, Settings())
+    ranges = calibrated(backend, [random.standard_normal((4, 5, 8)).astype(np.float32)])
+    assert all(op.can("int8") and not op.note for op in backend.ops())
+    inputs, _ = backend.split(random.standard_normal((3, 5, 8)).astype(np.float32))
+    int8, fp32 = (backend.run(model, inputs)["out"] for model in (backend.apply(int8_plan(backend, ranges), ranges), backend.baseline))
+    assert 0 < np.abs(int8 - fp32).mean() < 0.05 * np.abs(fp32).mean()

@@ -8,14 +8,16 @@ how that is found out is said in :mod:`octune.backends.tensorflow.verify`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+import numpy.typing as npt
 import tensorflow as tf
 
 from octune.backends.tensorflow.batches import Inputs
 from octune.backends.tensorflow.freeze import cause
 from octune.backends.tensorflow.rewrite import Rewriter
-from octune.backends.tensorflow.verify import check, needed
+from octune.backends.tensorflow.verify import Check, check, needed
 from octune.backends.tensorflow.watching import Watcher
 from octune.calibration import Observer, Ranges
 from octune.plan import Mode, Plan, Scheme
@@ -28,15 +30,32 @@ Refused = dict[tuple[str, Mode | None], str]
 def disagreements(rewriter: Rewriter, watcher: Watcher, inputs: Inputs) -> Refused:
     """(op, mode) -> why it may not be used, for those that may not."""
     ranges = _ranges(watcher, inputs)
-    refused: Refused = {}
-    for mode in ("static", "dynamic"):
-        wanted: dict[str, Scheme] = {}
-        for op in rewriter.ops():
+    batch = _Batch(rewriter, watcher, inputs, ranges)
+    wanted: dict[Mode, dict[str, Scheme]] = {"static": {}, "dynamic": {}}
+    for op in rewriter.ops():
+        for mode, schemes in wanted.items():
             scheme = next((s for s in op.schemes if s.mode == mode and not s.repairs), None)
             if scheme is not None and op.name in ranges and ranges[op.name].finite:
-                wanted[op.name] = scheme
-        refused.update({(name, mode): why for name, why in _failures(rewriter, watcher, inputs, ranges, wanted).items()})
-    return refused
+                schemes[op.name] = scheme
+    batch.fetch(name for schemes in wanted.values() for name in needed(rewriter, Plan(schemes), ranges))
+    return {(name, mode): why for mode, schemes in wanted.items() for name, why in _failures(batch, schemes).items()}
+
+
+class _Batch:
+    """What fp32 makes of one batch. A new set of tensors costs TensorFlow seconds, so they are fetched together where that can be."""
+
+    def __init__(self, rewriter: Rewriter, watcher: Watcher, inputs: Inputs, ranges: Ranges) -> None:
+        self.rewriter, self._watcher, self._inputs, self.ranges = rewriter, watcher, inputs, ranges
+        self._values: dict[str, npt.NDArray[Any]] = {}
+
+    def fetch(self, names: Iterable[str]) -> None:
+        missing = [name for name in dict.fromkeys(names) if name not in self._values]
+        if missing:
+            self._values.update(self._watcher.fetch(missing, self._inputs))
+
+    def check(self, plan: Plan) -> dict[str, Check]:
+        self.fetch(needed(self.rewriter, plan, self.ranges))
+        return check(self.rewriter, plan, self.ranges, self._values, self._inputs.values)
 
 
 def _ranges(watcher: Watcher, inputs: Inputs) -> Ranges:
@@ -50,17 +69,16 @@ def _ranges(watcher: Watcher, inputs: Inputs) -> Ranges:
     return Ranges({name: stats for name, observer in observers.items() if (stats := observer.stats()) is not None})
 
 
-def _failures(rewriter: Rewriter, watcher: Watcher, inputs: Inputs, ranges: Ranges, wanted: Mapping[str, Scheme]) -> dict[str, str]:
+def _failures(batch: _Batch, wanted: Mapping[str, Scheme]) -> dict[str, str]:
     if not wanted:
         return {}
-    plan = Plan(wanted)
     try:
-        found = check(rewriter, plan, ranges, watcher.fetch(needed(rewriter, plan, ranges), inputs))
+        found = batch.check(Plan(wanted))
     except (tf.errors.OpError, ValueError) as error:
         if len(wanted) == 1:
             return {name: f"its int8 form does not run here: {cause(error)}" for name in wanted}
         # One of them fails; halves that do not are done with.
         names, half = list(wanted), len(wanted) // 2
         parts = ({name: wanted[name] for name in part} for part in (names[:half], names[half:]))
-        return {name: why for part in parts for name, why in _failures(rewriter, watcher, inputs, ranges, part).items()}
+        return {name: why for part in parts for name, why in _failures(batch, part).items()}
     return {name: f"int8 disagrees with fp32 on a calibration batch: {one}" for name, one in found.items() if not one.agrees}

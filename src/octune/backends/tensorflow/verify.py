@@ -57,14 +57,20 @@ def needed(rewriter: Rewriter, plan: Plan, ranges: Ranges) -> tuple[str, ...]:
     return tuple(wanted)
 
 
-def check(rewriter: Rewriter, plan: Plan, ranges: Ranges, values: Mapping[str, Array]) -> dict[str, Check]:
-    """Op name -> how well its replacement agrees. ``values``: the tensors that :func:`needed` names, on one batch in fp32."""
+def check(
+    rewriter: Rewriter, plan: Plan, ranges: Ranges, values: Mapping[str, Array], inputs: Mapping[str, Array] | None = None
+) -> dict[str, Check]:
+    """Op name -> how well its replacement agrees. ``values``: the tensors that :func:`needed` names, on one batch in fp32.
+
+    ``inputs`` is that batch: an op may need sizes that the graph reads off it.
+    """
     emission = rewriter.emit(plan, ranges)
     for number, piece in enumerate(emission.pieces):
         if piece.addend is not None:
             _own_addend(emission.graph, piece, number)
-    answers = _run(rewriter.graph_def(emission), [_real(piece, number, values) for number, piece in enumerate(emission.pieces)])
-    expected = _run(rewriter.reference, [_simulated(rewriter, piece, values) for piece in emission.pieces])
+    real = [_real(piece, number, values) for number, piece in enumerate(emission.pieces)]
+    answers = _run(rewriter.graph_def(emission), real, inputs or {})
+    expected = _run(rewriter.reference, [_simulated(rewriter, piece, values) for piece in emission.pieces], inputs or {})
     found: dict[str, Check] = {}
     for piece, answer, simulated in zip(emission.pieces, answers, expected, strict=True):
         wanted = values[piece.form.output].astype(np.float64)
@@ -168,7 +174,7 @@ def _half(x: Array) -> Array:
     return np.asarray(tf.cast(tf.cast(x.astype(np.float32), tf.bfloat16), tf.float32))
 
 
-def _run(graph_def: GraphDef, questions: Sequence[_Question]) -> list[Array]:
+def _run(graph_def: GraphDef, questions: Sequence[_Question], inputs: Mapping[str, Array]) -> list[Array]:
     """Answer all questions in as few runs as can be: one run may not fetch what it feeds, nor feed two values for one tensor."""
     rounds: list[list[int]] = []
     for number, question in enumerate(questions):
@@ -185,7 +191,7 @@ def _run(graph_def: GraphDef, questions: Sequence[_Question]) -> list[Array]:
         tf.import_graph_def(graph_def, name="")
         with tf.compat.v1.Session(graph=graph, config=config) as session:
             for group in rounds:
-                feed = {name: value for number in group for name, value in questions[number].feed.items()}
+                feed = {**inputs, **{name: value for number in group for name, value in questions[number].feed.items()}}
                 fetched = session.run(
                     [questions[number].fetch for number in group], {name: _typed(graph, name, value) for name, value in feed.items()}
                 )

@@ -39,6 +39,7 @@ class Watcher:
         self._mask: npt.NDArray[np.bool_] | None = None
         self._error: BaseException | None = None
         self._lock = threading.Lock()
+        self._threads = threads
         graph = as_graph(reference)
         with graph.as_default():
             self._ops = [self._show(graph.get_tensor_by_name(name)) for name in self._names]
@@ -59,7 +60,8 @@ class Watcher:
     def fetch(self, names: Iterable[str], inputs: Inputs) -> dict[str, npt.NDArray[Any]]:
         """Tensors of the graph on one batch, as arrays."""
         listed = list(names)
-        return dict(zip(listed, self._session.run(listed, dict(inputs.values)), strict=True))
+        with new_session(self._session.graph, self._threads, optimized=False) as session:
+            return dict(zip(listed, session.run(listed, dict(inputs.values)), strict=True))
 
     def close(self) -> None:
         """Let go of the graph and its weights."""
