@@ -125,10 +125,10 @@ def _data(
 
 
 def _tokenizer_folder(model_source: str | None, role: str) -> str:
-    if model_source is None or _is_reference(model_source):
+    if model_source is None or _is_reference(model_source) or Path(model_source).suffix == ".onnx":
         raise UnsupportedError(
-            f"{role}.data names a task, which needs a tokenizer: model.path must be a Hugging Face folder. "
-            f"Or give {role}.data as a factory."
+            f"{role}.data names a task, which needs a tokenizer: model.path must be a Hugging Face folder, "
+            f"or {role}.data.tokenizer name one. Or give {role}.data as a factory."
         )
     return model_source
 

@@ -103,6 +103,13 @@ def test_a_configuration_names_the_file_the_data_and_the_metric(tmp_path: Path) 
     assert result.plan.counts()["int8"] >= 6
 
 
+def test_a_task_for_a_file_needs_a_tokenizer(tmp_path: Path) -> None:
+    onnx.save(cnn(), tmp_path / "model.onnx")
+    config = {"model": {"path": str(tmp_path / "model.onnx")}, "evaluation": {"data": {"task": "sst-2", "folder": str(tmp_path)}}}
+    with pytest.raises(UnsupportedError, match=r"evaluation\.data\.tokenizer"):
+        octune.tune(config=config)
+
+
 def test_dynamic_only_without_calibration_data() -> None:
     case = transformer_case(inject=False)
     result = octune.tune(case.model, evaluate=case.hits, config=SIZE)
