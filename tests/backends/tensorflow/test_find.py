@@ -17,6 +17,7 @@ from octune.backends.tensorflow.ranges import Range
 from octune.backends.tensorflow.rewrite import Rewriter
 from octune.backends.tensorflow.support import support
 from octune.backends.tensorflow.verify import check, needed
+from octune.backends.tensorflow.weights import Weights
 from octune.cost import probe_machine
 from octune.plan import Scheme
 
@@ -140,3 +141,14 @@ def test_ranges_hold_zero_at_a_whole_level(a: float, b: float) -> None:
 def test_bytes_are_those_of_the_constants() -> None:
     graph: FrozenGraph = frozen(lambda: {"y": dense(v1.placeholder(tf.float32, [None, 10], "x"), 20, "layer")})
     assert weight_bytes(graph.graph_def) == 4 * (10 * 20 + 20)
+
+
+def test_int8_weights_are_made_once_and_the_oldest_go_first() -> None:
+    rewriter = Rewriter(bert())
+    sites = list(rewriter._finder.sites.values())[:3]
+    roomy, narrow = Weights(rewriter._graph), Weights(rewriter._graph, limit=2 * 64 * 64)
+    assert roomy.int8(sites[0], "per_channel") is roomy.int8(sites[0], "per_channel")
+    first = narrow.int8(sites[0], "per_channel")
+    assert narrow.int8(sites[1], "per_channel") is narrow.int8(sites[1], "per_channel")
+    narrow.int8(sites[2], "per_channel")
+    assert narrow.int8(sites[0], "per_channel") is not first

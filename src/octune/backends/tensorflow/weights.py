@@ -1,4 +1,4 @@
-"""int8 weights, made once for each op, granularity and smoothing, however many plans ask for them.
+"""int8 weights, made once for each op, granularity and smoothing as long as there is room, however many plans ask for them.
 
 cache = Weights(graph)
 made = cache.int8(site, "per_channel")
@@ -22,6 +22,7 @@ from octune.backends.tensorflow.site import Site
 __all__ = ["Int8Weight", "Weights"]
 
 LEVELS = 127
+LIMIT = 1 << 30  # bytes: all of BERT-large in three schemes
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,30 +45,27 @@ def _channels(values: Array, reach: Array) -> tuple[int, ...]:
 
 
 class Weights:
-    """Keeps what it made; the float weights themselves stay in the graph."""
+    """Keeps the last that it made; the float weights themselves stay in the graph."""
 
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
+    def __init__(self, graph: Graph, limit: int = LIMIT) -> None:
+        self._graph, self._limit = graph, limit
         self._made: dict[tuple[str, str, bytes], Int8Weight] = {}
-        self._halves: dict[str, NodeDef] = {}
 
     def int8(self, site: Site, granularity: str | None, divisor: Array | None = None) -> Int8Weight:
         """The weight of a site, each of its rows divided by ``divisor`` first."""
         key = (site.op.name, str(granularity), b"" if divisor is None else divisor.tobytes())
-        if key not in self._made:
+        made = self._made.pop(key, None)
+        if made is None:
             weight = site.weights(self._graph)
-            if divisor is not None:
-                weight = weight / divisor[:, None]
-            self._made[key] = _quantized(weight, site, granularity)
-        return self._made[key]
+            made = _quantized(weight if divisor is None else weight / divisor[:, None], site, granularity)
+        self._made[key] = made  # the last one used is the last to go
+        while sum(kept.values.nbytes for kept in self._made.values()) > self._limit and len(self._made) > 1:
+            del self._made[next(iter(self._made))]
+        return made
 
     def bf16(self, site: Site, name: str) -> NodeDef:
-        """A bfloat16 Const of the weight, in the orientation that the op has."""
-        if site.op.name not in self._halves:
-            self._halves[site.op.name] = constant(name, site.weights(self._graph).astype(ml_dtypes.bfloat16), dtypes.bfloat16)
-        made = self._halves[site.op.name]
-        made.name = name
-        return made
+        """A bfloat16 Const of the weight, [K, N] for a matmul."""
+        return constant(name, site.weights(self._graph).astype(ml_dtypes.bfloat16), dtypes.bfloat16)
 
 
 def _quantized(weight: Array, site: Site, granularity: str | None) -> Int8Weight:
