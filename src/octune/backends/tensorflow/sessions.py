@@ -19,12 +19,12 @@ KEPT = 3
 
 
 def new_session(graph: Any, threads: int | None, *, optimized: bool = True) -> Any:
-    """A session. One op at a time, each with all the threads: that is how latency is least for one input.
+    """A session. Ops may run side by side: a small int8 matmul takes one thread only, so Q, K and V share the cores that way.
 
     A graph that runs only a few times is not worth optimizing.
     """
-    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=1, use_per_session_threads=True)
-    config.intra_op_parallelism_threads = threads or 0
+    config = tf.compat.v1.ConfigProto(use_per_session_threads=True)
+    config.inter_op_parallelism_threads = config.intra_op_parallelism_threads = threads or 0
     config.graph_options.rewrite_options.disable_meta_optimizer = not optimized
     return tf.compat.v1.Session(graph=graph, config=config)
 
