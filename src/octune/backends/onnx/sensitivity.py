@@ -2,7 +2,7 @@
 
 To first order, an error at an op's output moves the model's output in proportion. So the error of every scheme is computed at the op
 itself (see ``local``), and how much of it reaches the output is measured once for each op: a small part of a typical error is fed into
-the fp32 model at that place, through an extra input. One session serves all ops.
+the fp32 model at that place (see ``push``).
 
 Errors are measured by channel, relative to what the channel carries: a channel that is a hundred times larger is read by weights that
 are a hundred times smaller.
@@ -14,18 +14,17 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from onnx import TensorProto, helper
 
 from octune.backends.onnx.batches import Feed
 from octune.backends.onnx.discover import Found
-from octune.backends.onnx.edit import Edit
-from octune.backends.onnx.graph import Array, Model, View
+from octune.backends.onnx.graph import Array, View
 from octune.backends.onnx.insert import site_of
 from octune.backends.onnx.local import LocalErrors
 from octune.backends.onnx.observe import activated, tapped
+from octune.backends.onnx.push import Pushes
 from octune.backends.onnx.runtimes import session
 from octune.plan import Scheme
 from octune.repair import SMOOTH
@@ -57,55 +56,49 @@ def first_order_damage(
     if not items or not feeds:
         return {}
     owners = _owners(view, found, errors)
-    tensors = sorted({name for item in items for name in (item.x, item.output, *([item.b] if item.op.kind == "attention" else []))})
-    taps = session(tapped(view, tensors)[0], threads)
-    inner = [name for name in tensors if name not in view.inputs]
-    pushes, names = _pushable(view, items)
-    pushed = session(pushes, threads)
-    outputs = view.outputs
-    rest = {name: np.zeros((), np.float32) for name in names.values()}
+    pushes = Pushes(view, items, threads)
+    tensors = {name for item in items for name in (item.x, item.output, *([item.b] if item.op.kind == "attention" else []))}
+    inner = sorted({*tensors, *pushes.needed, *view.outputs} - set(view.inputs))
+    taps = session(tapped(view, inner)[0], threads)
 
-    def run(feed: Feed, push: Mapping[str, Array]) -> dict[str, Array]:
-        return dict(zip(outputs, pushed.run(outputs, {**feed.arrays, **rest, **push}), strict=True))
+    def look(feed: Feed) -> dict[str, Array]:
+        return dict(zip(inner, taps.run(inner, dict(feed.arrays)), strict=True)) | dict(feed.arrays)
 
     values: Harms = {}
-    feeds = _affordable(feeds, run, len(items)) if splits else feeds[:1]
+    feeds = _affordable(feeds, look, len(items)) if splits else feeds[:1]
     for feed in feeds:
-        seen = dict(zip(inner, taps.run(inner, dict(feed.arrays)), strict=True)) | dict(feed.arrays)
-        before = run(feed, {})
-
-        def harms(
-            item: Found, found_errors: Mapping[Key, Array], feed: Feed = feed, seen: Any = seen, before: Any = before
-        ) -> dict[Key, float]:
-            y = seen[item.output]
-            unit = _unit(y, item.channel_axis)
-            squares = {key: float(np.square(error / unit, dtype=np.float64).sum()) for key, error in found_errors.items()}
-            first = next((key for key in squares if 0 < squares[key] < np.inf), None)
-            if first is None:
-                return {key: square if np.isfinite(square) and square == 0 else np.inf for key, square in squares.items()}
-            share = min(1.0, PUSH * float(np.sqrt(y.size / squares[first])))
-            moved = output_change([before], [run(feed, {names[item.op.name]: found_errors[first] * np.float32(share)})])
-            return {key: moved / share**2 * square / squares[first] for key, square in squares.items()}
-
+        seen = look(feed)
         for item in items:
             name = item.op.name
             x, b, y = seen[item.x], seen.get(item.b), seen[item.output]
             own = {s: errors(item, s, x, b, y, owns_output=name not in owners) for s in candidates[name]}
-            for scheme, harm in harms(item, own).items():
+            for scheme, harm in _harms(item, own, pushes, seen, view.outputs).items():
                 values[name, scheme] = values.get((name, scheme), 0.0) + harm / len(feeds)
             for reader in owners.get(name, ()):
                 if reader.fold_of is None:
                     continue
                 plain = Scheme.int8()
-                rounded = {
-                    False: errors.rounding(item, y, y, plain),
-                    True: errors.rounding(item, y, y, plain, reader.fold_of),
-                }
-                extra = harms(item, rounded)
+                rounded = {False: errors.rounding(item, y, y, plain), True: errors.rounding(item, y, y, plain, reader.fold_of)}
+                extra = _harms(item, rounded, pushes, seen, view.outputs)
                 for scheme in candidates.get(reader.op, ()):
                     if scheme.mode == "static":
                         values[reader.op, scheme] = values.get((reader.op, scheme), 0.0) + extra[SMOOTH in scheme.repairs] / len(feeds)
     return _one_range_for_all(values, items, view)
+
+
+def _harms(item: Found, errors: Mapping[Key, Array], pushes: Pushes, seen: Mapping[str, Array], outputs: Sequence[str]) -> dict[Key, float]:
+    """The harm of several errors at one op's output: the first is fed in, the others are compared with it."""
+    y = seen[item.output]
+    unit = _unit(y, item.channel_axis)
+    squares = {key: float(np.square(error / unit, dtype=np.float64).sum()) for key, error in errors.items()}
+    first = next((key for key in squares if 0 < squares[key] < np.inf), None)
+    if first is None:
+        return {key: 0.0 if square == 0 else np.inf for key, square in squares.items()}
+    share = min(1.0, PUSH * float(np.sqrt(y.size / squares[first])))
+    before = {name: seen[name] for name in outputs}
+    after = before | pushes(item, errors[first] * np.float32(share), seen)
+    moved = output_change([before], [after])
+    return {key: moved / share**2 * square / squares[first] for key, square in squares.items()}
 
 
 def _unit(y: Array, channel_axis: int) -> Array:
@@ -115,13 +108,13 @@ def _unit(y: Array, channel_axis: int) -> Array:
     return np.asarray(np.maximum(power, 1e-3 * power.max(initial=0.0) * 1e-3 + 1e-12), np.float32)
 
 
-def _affordable(feeds: Sequence[Feed], run: Callable[[Feed, Mapping[str, Array]], object], ops: int) -> list[Feed]:
-    """As many samples as the probe has time for, in one call."""
+def _affordable(feeds: Sequence[Feed], run: Callable[[Feed], object], ops: int) -> list[Feed]:
+    """As many samples as the probe has time for. A push runs half of the graph on average."""
     first = feeds[0].resized(1)
-    run(first, {})
+    run(first)
     begun = time.perf_counter()
-    run(first, {})
-    seconds = time.perf_counter() - begun
+    run(first)
+    seconds = 0.5 * (time.perf_counter() - begun)
     rows = int(np.clip(SECONDS / max(ops * seconds, 1e-6), 2, ROWS))
     kept: list[Feed] = []
     for feed in feeds:
@@ -129,17 +122,6 @@ def _affordable(feeds: Sequence[Feed], run: Callable[[Feed, Mapping[str, Array]]
             kept.append(feed.resized(min(rows, feed.batch_size)))
             rows -= feed.batch_size
     return kept
-
-
-def _pushable(view: View, items: Sequence[Found]) -> tuple[Model, dict[str, str]]:
-    """The graph with an extra input at every op's output, which is added to it; and the names of those inputs by op."""
-    edit = Edit(view)
-    names = {}
-    for item in items:
-        name = names[item.op.name] = edit.name(f"{item.output}/push")
-        edit.inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
-        edit.insert(item.output, "Add", name)
-    return edit.finish(), names
 
 
 @dataclass(frozen=True)
