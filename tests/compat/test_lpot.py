@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,11 @@ pytest.importorskip("transformers")
 LENGTH = 48
 
 
-def run_seed(names: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> octune.Result:
-    """Runs the document's two fragments in a folder that holds its YAML file."""
-    shutil.copy(SEEDS / "lpot_bert.yaml", folder / "bert.yaml")
+def run_seed(names: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch, allowed: str = "0.01") -> octune.Result:
+    """Runs the document's two fragments in a folder that holds its YAML file; on few questions more than 1 % must be allowed."""
+    yaml = (SEEDS / "lpot_bert.yaml").read_text()
+    assert "relative:  0.01" in yaml
+    (folder / "bert.yaml").write_text(yaml.replace("relative:  0.01", f"relative:  {allowed}"))
     monkeypatch.chdir(folder)
     exec(snippet("lpot_eval.txt"), names)
     exec(snippet("lpot_tune.txt"), names)
@@ -70,7 +71,7 @@ def test_the_seed_runs_on_made_up_data(made_up: dict[str, Any], tmp_path: Path, 
 def test_the_seed_runs_on_a_real_model(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = zoo.first_questions(shared / "data/squad", tmp_path / "squad", 60)
     names = tensorflow_script(shared / "models/minilm-l6-squad", data, tmp_path, 192, batch_size=8)
-    result = run_seed(names, tmp_path, monkeypatch)
+    result = run_seed(names, tmp_path, monkeypatch, allowed="0.05")
     check_seed(names, result)
     assert result.speedup is not None
     assert result.speedup > 1
