@@ -37,7 +37,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, bench: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["pytorch-sst2", "pytorch-squad", "tensorflow-sst2", "onnx-sst2"])
+@pytest.mark.parametrize("name", ["pytorch-sst2", "pytorch-squad", "tensorflow-sst2", "tensorflow-squad", "onnx-sst2"])
 def test_a_row_is_run_and_kept(name: str, bench: Any, place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip({"pytorch": "torch"}.get(name.split("-")[0], name.split("-")[0]))
     original = bench.octune.tune

@@ -104,7 +104,7 @@ def _config(**options: Any) -> Any:
     from transformers import BertConfig
 
     sizes = {"hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 192, "vocab_size": 160}
-    return BertConfig(**sizes, max_position_embeddings=64, **options)
+    return BertConfig(**sizes, max_position_embeddings=512, **options)
 
 
 def _trained(model: Any, steps: Any) -> Any:

@@ -197,9 +197,12 @@ def test_prepare_model_links_a_checkpoint_and_opens_archives(tmp_path: Path, che
 
 
 @pytest.mark.slow
-def test_accuracy_and_benchmark_modes(checkpoint: Path, data: Path) -> None:
+def test_tune_accuracy_and_benchmark_modes(checkpoint: Path, data: Path, tmp_path: Path) -> None:
     common = ("--model_dir", checkpoint, "--data_dir", data, "--max_seq_length=48", "--doc_stride=16")
-    done = script("tune_squad.py", *common, "--mode=accuracy")
+    done = script("tune_squad.py", *common, f"--output_model={tmp_path}/result")
+    assert done.returncode == 0, done.stderr
+    assert "criterion met" in done.stdout
+    done = script("tune_squad.py", *common, "--mode=accuracy", f"--input_model={tmp_path}/result")
     assert done.returncode == 0, done.stderr
     assert float(done.stdout.partition("F1: ")[2].split()[0]) > 95
     done = script("tune_squad.py", *common, "--mode=benchmark", "--batch_size=4", "--iteration=8")
