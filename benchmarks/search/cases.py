@@ -149,8 +149,10 @@ def _train(model: nn.Module, train: Batches, seed: int, steps: int, rate: float)
     """A few epochs of Adam; ``seed`` decides the weights it begins with."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.zero_()
+            elif parameter.ndim > 1:
                 fan = parameter[0].numel()
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * (1.5 / fan) ** 0.5)
     optimizer = torch.optim.Adam(model.parameters(), rate)

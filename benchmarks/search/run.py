@@ -19,6 +19,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,7 @@ from octune.search import STRATEGIES
 
 BEGIN, END = "<!-- search: begin (written by benchmarks/search/run.py) -->", "<!-- search: end -->"
 LOSS = 0.01
-TRIALS = 60  # for strategies that go on for as long as they may
+TRIALS = 40  # for strategies that go on for as long as they may
 HEADINGS = ("", "evaluations", "seconds", "int8 ops", "repaired", "accuracy", "speed-up, eager", "1 % kept")
 
 
@@ -126,7 +127,10 @@ def tuned(case: Case, strategy: str) -> Row:
         evaluation=case.evaluation,
         metric="accuracy",
         criterion=octune.Relative(LOSS),
-        config={"performance": {"compile": "never"}, "tuning": {"strategy": strategy, "objective": "modelsize", "max_trials": TRIALS}},
+        config={
+            "performance": {"compile": "never", "iterations": 5, "threads": 1},
+            "tuning": {"strategy": strategy, "objective": "modelsize", "max_trials": TRIALS},
+        },
     )
     score = result.best.score
     return Row(
@@ -142,10 +146,13 @@ def tuned(case: Case, strategy: str) -> Row:
     )
 
 
-def peer(python: str, name: str, ops: int) -> Row:
-    """Neural Compressor in its own environment."""
-    command = [python, str(Path(__file__).with_name("peer.py")), name, "0", str(TRIALS)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+def peer(python: str, name: str, case: Case, ops: int) -> Row:
+    """Neural Compressor in its own environment, on the same weights."""
+    with tempfile.TemporaryDirectory() as folder:
+        weights = Path(folder) / "weights.pt"
+        torch.save(case.model.state_dict(), weights)
+        command = [python, str(Path(__file__).with_name("peer.py")), name, str(weights), str(TRIALS)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if not lines:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}")
@@ -167,13 +174,13 @@ def compare(name: str, strategies: list[str], python: str | None, console: Conso
         rows.append(tuned(case, strategy))
     if python is not None:
         console.print(f"{name}: peer")
-        rows.append(peer(python, name, count))
+        rows.append(peer(python, name, case, count))
     return best, rows
 
 
 def machine() -> str:
     """What the numbers depend on."""
-    return f"{probe_machine().cpu}, {torch.get_num_threads()} threads, Python {platform.python_version()}, torch {torch.__version__}"
+    return f"{probe_machine().cpu}, one thread, Python {platform.python_version()}, torch {torch.__version__}"
 
 
 def write(path: Path, tables: dict[str, list[Row]], note: str) -> None:
@@ -197,6 +204,7 @@ def main() -> int:
     parser.add_argument("--peer-python", help="a Python that has neural-compressor 2.6 and torch")
     parser.add_argument("--note", default="", help="a remark for the page")
     options = parser.parse_args()
+    torch.set_num_threads(1)  # the models are small, and two threads that wait for each other crawl on a busy machine
     console, tables, failed = Console(), {}, False
     for name in options.case or sorted(CASES):
         best, rows = compare(name, options.strategy or sorted(STRATEGIES), options.peer_python, console)
