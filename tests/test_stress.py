@@ -1,4 +1,4 @@
-"""The public stress cases: outlier channels that break plain int8, and what `auto` makes of them. `benchmarks/search` compares all strategies."""
+"""The public stress cases: outlier channels that break plain int8, and what `auto` makes of them (see also benchmarks/search)."""
 
 from __future__ import annotations
 
