@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,6 +31,8 @@ from octune.sensitivity import probe
 __all__ = ["TorchBackend"]
 
 PROBE_ROWS = 8
+# Parameters of int8 forms that sensitivity keeps in memory from one batch to the next; forms of larger models are made again.
+KEPT_FORMS = 200_000_000
 
 
 class TorchBackend(Backend):
@@ -150,13 +153,13 @@ class TorchBackend(Backend):
         found = {f.op.name: f for f in self._found}
         wanted = {name: schemes for name, schemes in candidates.items() if schemes and name in found}
         calls = [call.resized(min(PROBE_ROWS, call.batch_size)) for call in batches]
-        values = first_order_damage(
-            self._prepared,
-            {name: found[name].module for name in wanted},
-            wanted,
-            lambda name, scheme: self._layer(found[name], scheme, ranges),
-            calls,
-        )
+
+        def make(name: str, scheme: Scheme) -> Layer:
+            return self._layer(found[name], scheme, ranges)
+
+        if sum(found[name].op.parameters * len(schemes) for name, schemes in wanted.items()) <= KEPT_FORMS:
+            make = functools.cache(make)  # every batch needs them again
+        values = first_order_damage(self._prepared, {name: found[name].module for name in wanted}, wanted, make, calls)
         return probe(self, candidates, ranges, calls) if values is None else values
 
     def measure(self, op: Op, scheme: Scheme, ranges: Ranges) -> float:
