@@ -135,7 +135,8 @@ def test_a_listener_hears_it_all(data: Digits) -> None:
 
     ear = Ear()
     tune(data, data.accuracy, listener=ear)
-    assert ear.heard == ["baseline", "trial fp32", "calibration", "sensitivity", "trial", "trial eager", "closed"]
+    heard = [name for name in ear.heard if name != "look"]  # whole plans are looked at only where the sum of their ops says too little
+    assert heard == ["baseline", "trial fp32", "calibration", "sensitivity", "trial", "trial eager", "closed"]
 
 
 # -- scoring code that misbehaves -------------------------------------------------------------------------------------
