@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -75,7 +75,9 @@ class Job:
         labelled = unchecked or evaluate is not None or given.metric not in (None, Agreement.name)
         unlabelled = () if labelled else _without_labels(given, config)
         threads = config.performance.threads or config.performance.cores_per_instance
-        settings = Settings(config.model.inputs, config.model.outputs, threads, given.source) if config.model else Settings(threads=threads)
+        settings = Settings(threads=threads, streams=config.performance.streams)
+        if config.model is not None:
+            settings = replace(settings, inputs=config.model.inputs, outputs=config.model.outputs, source=given.source)
         if config.model is not None and config.model.target == "onnx":
             given.model = _as_onnx(given, config)
         backend = backend_for(given.model, settings)

@@ -52,6 +52,7 @@ class Settings:
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     threads: int | None = None
+    streams: int = 1  # parts of the model that run side by side, each on its share of the threads; only TensorFlow has this form
     source: str | None = None  # where the model came from (folder, or package.module:factory), if a name is known
 
 

@@ -249,6 +249,9 @@ class Performance(Section):
     warmup: Natural = Field(5, description="Runs before the clock starts.")
     iterations: Positive | None = Field(None, description="Timed runs; enough for a stable median if left out.")
     threads: Positive | None = Field(None, description="Threads of the model; the machine's if left out.")
+    streams: Positive = Field(
+        1, description="TensorFlow: also try the int8 graph in so many parts side by side, each on its share of the threads."
+    )
     batch_size: Positive | None = Field(None, description="Samples in a timed batch; as the data comes if left out.")
     compile: Annotated[Literal["auto", "never"], *_word("auto", "never")] = Field(
         "auto", description="Whether the final model may be compiled: auto where it is faster, or never."

@@ -21,6 +21,7 @@ from octune.backends.tensorflow.graph import FrozenGraph, Graph, Tap, attribute
 from octune.backends.tensorflow.layernorm import fuse_layernorms
 from octune.backends.tensorflow.shapes import Shapes
 from octune.backends.tensorflow.site import Site
+from octune.backends.tensorflow.streams import Streams
 from octune.backends.tensorflow.support import Support, support
 from octune.backends.tensorflow.weights import Weights
 from octune.calibration import Ranges
@@ -72,6 +73,11 @@ class Rewriter:
     def rewrite(self, plan: Plan, ranges: Ranges) -> GraphDef:
         """The graph under a plan; ops that the plan does not name stay fp32. Never runs data."""
         return self.graph_def(self.emit(plan, ranges))
+
+    def in_streams(self, plan: Plan, ranges: Ranges, count: int) -> GraphDef | None:
+        """The same in parts that run side by side; None if nothing can be split."""
+        streams = Streams(self.emit(plan, ranges).graph, self._shapes, count)
+        return self._graph_def(streams.graph) if streams.regions else None
 
     def graph_def(self, emission: Emission) -> GraphDef:
         """What :meth:`emit` made, as a GraphDef."""

@@ -13,6 +13,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from octune.backends.tensorflow.streams import streams_of
+from octune.backends.tensorflow.worker import Worker
+from octune.cost import probe_machine
+
 __all__ = ["Sessions", "new_session", "set_threads"]
 
 KEPT = 3
@@ -43,10 +47,14 @@ def set_threads(threads: int) -> str:
 
 
 class Sessions:
-    """Sessions by graph. A session holds its graph and a copy of its weights, so only the last few are kept."""
+    """Sessions by graph. A session holds its graph and a copy of its weights, so only the last few are kept.
+
+    A graph made of streams is run in a process of its own, with the threads that it wants.
+    """
 
     def __init__(self, threads: int | None = None) -> None:
         self._threads = threads
+        self._workers: dict[int, tuple[Any, Worker]] = {}
         self._kept: OrderedDict[int, tuple[Any, Any, dict[Any, Callable[..., list[Any]]]]] = OrderedDict()
 
     def session(self, graph: Any) -> Any:
@@ -55,6 +63,8 @@ class Sessions:
 
     def run(self, graph: Any, fetches: Mapping[str, str], feed: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
         """Arrays by name. The same question asked again costs no preparation."""
+        if streams_of(graph) > 1:
+            return dict(zip(fetches, self._worker(graph).run(list(fetches.values()), feed), strict=True))
         _, session, prepared = self._entry(graph)
         key = (tuple(fetches.values()), tuple(feed))
         if key not in prepared:
@@ -69,7 +79,16 @@ class Sessions:
             self._kept.popitem(last=False)[1][1].close()
         return self._kept[id(graph)]
 
+    def _worker(self, graph: Any) -> Worker:
+        if id(graph) not in self._workers:
+            streams = streams_of(graph)
+            share = max(1, (self._threads or probe_machine().cores) // streams)
+            self._workers[id(graph)] = (graph, Worker(graph, inter_op=streams, intra_op=share))
+        return self._workers[id(graph)][1]
+
     def close(self) -> None:
         """Let go of all sessions."""
+        while self._workers:
+            self._workers.popitem()[1][1].close()
         while self._kept:
             self._kept.popitem()[1][1].close()

@@ -1,0 +1,156 @@
+"""A graph in streams computes what it computed, and is split where that is possible and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from octune.backends.base import Settings
+from octune.backends.tensorflow.backend import TensorFlowBackend
+from octune.backends.tensorflow.freeze import as_graph
+from octune.backends.tensorflow.graph import FrozenGraph
+from octune.backends.tensorflow.rewrite import Rewriter
+from octune.backends.tensorflow.streams import streams_of
+from octune.backends.tensorflow.worker import Worker
+from octune.errors import ModelError
+from octune.plan import Plan, Scheme
+
+from .graphs import Array, bert, bert_feed, calibrated, dense, error, everything, frozen, normal, op_types, run, v1, weight
+
+STATIC = Scheme.int8("static")
+
+
+def split(graph: FrozenGraph, feed: Mapping[str, Array], count: int = 2) -> tuple[Any, Any, float]:
+    """The int8 graph, the same in streams (None if nothing is split), and how far apart their outputs are."""
+    rewriter = Rewriter(graph)
+    ranges, plan = calibrated(rewriter, [feed]), everything(rewriter, STATIC)
+    plain, made = rewriter.rewrite(plan, ranges), rewriter.in_streams(plan, ranges, count)
+    if made is None:
+        return plain, None, 0.0
+    names = list(graph.outputs.values())
+    pairs = zip(run(made, names, feed), run(plain, names, feed), strict=True)
+    return plain, made, max(error(a, b) for a, b in pairs)
+
+
+def matmuls(graph_def: Any) -> int:
+    return op_types(graph_def).count("_QuantizedMatMul")
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("sequence", [16, None], ids=["fixed", "any-length"])
+def test_bert_in_streams_computes_the_same(sequence: int | None, count: int) -> None:
+    plain, made, far = split(bert(sequence=sequence), bert_feed(), count)
+    # Sums in another order move some values over the edge of a rounding step, so they are close, not equal.
+    assert far < 0.02
+    # Both layers with Q, K, V and all the rest are split; the pooler feeds the classifier, so they are a pair like a feed-forward block.
+    assert matmuls(made) >= 12 * count
+    assert op_types(made).count("Softmax") == 2 * count
+    assert streams_of(as_graph(made)) == count
+    assert streams_of(as_graph(plain)) == 1
+
+
+def test_streams_serve_any_batch() -> None:
+    rewriter = Rewriter(graph := bert(sequence=None))
+    ranges, plan = calibrated(rewriter, [bert_feed()]), everything(rewriter, STATIC)
+    plain, made = rewriter.rewrite(plan, ranges), rewriter.in_streams(plan, ranges, 2)
+    for feed in (bert_feed(1, 7), bert_feed(5, 33, seed=1)):
+        names = list(graph.outputs.values())
+        assert max(error(a, b) for a, b in zip(run(made, names, feed), run(plain, names, feed), strict=True)) < 0.02
+
+
+def test_heads_that_cannot_be_shared_out_stay_together() -> None:
+    _, made, far = split(bert(heads=4), bert_feed(), 3)  # 4 heads, 64 and 256 channels: nothing divides by 3
+    assert made is None
+    _, made, far = split(bert(width=48, heads=4, inner=96), bert_feed(), 3)  # channels do, heads do not
+    assert made is not None
+    assert far < 0.02
+    assert op_types(made).count("Softmax") == 2
+
+
+def feed_forward(behind: Callable[[tf.Tensor], Mapping[str, tf.Tensor]]) -> FrozenGraph:
+    def build() -> Mapping[str, tf.Tensor]:
+        x = v1.placeholder(tf.float32, [None, 32], "x")
+        return behind(tf.nn.relu(dense(x, 64, "up")))
+
+    return frozen(build)
+
+
+def layered(hidden: tf.Tensor) -> tf.Tensor:
+    return dense(hidden, 32, "down", seed=1)
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        pytest.param(lambda h: {"y": layered(h), "hidden": h}, id="fetched"),
+        pytest.param(lambda h: {"y": layered(h), "mean": tf.reduce_mean(h)}, id="summed over elsewhere"),
+        pytest.param(lambda h: {"y": layered(tf.concat([h[:, :32], h[:, 32:]], 1))}, id="cut up"),
+        pytest.param(lambda h: {"y": tf.nn.relu(layered(h))}, id="activation behind the sum"),
+        pytest.param(lambda h: {"y": tf.nn.softmax(h)}, id="softmax over the parts"),
+        pytest.param(lambda h: {"y": layered(h * tf.reduce_mean(h, 0))}, id="a factor per channel that is computed"),
+    ],
+)
+def test_what_needs_the_whole_is_left_whole(behind: Callable[[tf.Tensor], Mapping[str, tf.Tensor]]) -> None:
+    assert split(feed_forward(behind), {"x:0": normal(5, 32)})[1] is None
+
+
+def test_a_feed_forward_block_with_its_residual_is_split() -> None:
+    def build() -> Mapping[str, tf.Tensor]:
+        x = v1.placeholder(tf.float32, [None, 32], "x")
+        return {"y": layered(tf.nn.relu(dense(x, 64, "up"))) + x}
+
+    plain, made, far = split(frozen(build), {"x:0": normal(5, 32)})
+    assert (matmuls(plain), matmuls(made)) == (2, 4)
+    assert far < 1e-5
+
+
+def test_a_constant_per_channel_is_shared_out() -> None:
+    factors = np.linspace(1, 2, 64, dtype=np.float32)
+    _, made, far = split(feed_forward(lambda h: {"y": layered(h * weight(factors))}), {"x:0": normal(5, 32)})
+    assert matmuls(made) == 4
+    assert far < 1e-5
+
+
+def test_keras_attention_is_split_by_heads() -> None:
+    import keras
+
+    tokens = keras.Input((8, 32))
+    mixed = keras.layers.MultiHeadAttention(4, 8)(tokens, tokens)
+    backend = TensorFlowBackend(keras.Model(tokens, keras.layers.LayerNormalization()(tokens + mixed)), Settings())
+    rewriter = backend._rewriter
+    feed = {next(iter(backend._frozen.inputs.values())): normal(3, 8, 32)}
+    ranges, plan = calibrated(rewriter, [feed]), everything(rewriter, STATIC)
+    made = rewriter.in_streams(plan, ranges, 2)
+    assert made is not None
+    assert matmuls(made) == 8
+    names = list(backend._frozen.outputs.values())
+    assert error(run(made, names, feed)[0], run(rewriter.rewrite(plan, ranges), names, feed)[0]) < 0.02
+
+
+def test_the_backend_offers_streams_when_asked_and_runs_them() -> None:
+    graph = bert()
+    feed = bert_feed(batch=3)
+    backends = [TensorFlowBackend(as_graph(graph.graph_def), Settings((), ("logits",), 2, streams)) for streams in (1, 2)]
+    inputs = {name.removesuffix(":0"): value for name, value in feed.items()}
+    ranges = calibrated(backends[0]._rewriter, [feed])
+    plan = Plan({op.name: STATIC for op in backends[0].ops() if STATIC in op.schemes})
+    assert list(backends[0].finalists(plan, ranges, None)) == []
+    (finalist,) = backends[1].finalists(plan, ranges, None)
+    batch = backends[1].split(inputs)[0]
+    plain = backends[1].run(backends[1].apply(plan, ranges), batch)
+    assert error(backends[1].run(finalist.model, batch)["logits"], plain["logits"]) < 0.02
+    backends[1].close()
+
+
+def test_a_worker_hands_on_what_goes_wrong_and_goes_on() -> None:
+    worker = Worker(as_graph(bert().graph_def), 1, 1)
+    try:
+        with pytest.raises(ModelError, match="nothing"):
+            worker.run(["nothing:0"], {})
+        assert worker.run(["logits:0"], bert_feed())[0].shape == (2, 2)
+    finally:
+        worker.close()
