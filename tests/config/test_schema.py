@@ -48,6 +48,7 @@ DEFAULTS = {
     "performance.threads": None,
     "performance.batch_size": None,
     "performance.compile": "auto",
+    "performance.streams": 1,
     "performance.cores_per_instance": None,
     "performance.num_of_instance": None,
     "workspace.path": None,
