@@ -222,6 +222,7 @@ def as_data(row: Row, result: octune.Result, place: Place, neighbours: float) ->
         "evaluations": 1 + len(result.trials),
         "trials": len(result.trials),
         "seconds": result.seconds,
+        "stages": {name: round(seconds, 2) for name, seconds in result.stages.items()},
         "speedup": result.speedup,
         "form": result.best.form,
         "questions": place.questions if row.task == "squad" else None,

@@ -58,7 +58,9 @@ READING = """
 - **relative** is the change of the score, and **interval** holds it with 95 % confidence: answers are compared one by one with fp32's.
 - **flips** are answers that were right and became wrong, and the other way round.
 - **int8 share** is the part of the weights of linears and convolutions that is int8.
-- **trials** are the plans that were evaluated; fp32 is evaluated once more. **seconds** are those of the whole run, compiling included.
+- **trials** are the plans that were evaluated; fp32 is evaluated once more. **seconds** are those of the whole run. Of these, **compiling**
+  is what it took to compile and time other forms of the winner, and **fp32 evaluations** is all the rest, fp32's own evaluation,
+  calibration, sensitivity and timing included, over the time of one evaluation of fp32.
 - **speed-up** is over the fp32 model as it came, in the same framework, measured in turns.
 - **originals** is what the last release said about the same task and framework, on larger models and other machines: int8 / fp32, the
   change, the speed-up.
@@ -91,9 +93,18 @@ COLUMNS = [
     "int8 share",
     "trials",
     "seconds",
+    "fp32 evaluations",
+    "compiling",
     "speed-up",
 ]
 COLUMNS += ["originals"]
+
+
+def _time(row: dict[str, Any]) -> tuple[str, str, str]:
+    """All seconds, what they are in evaluations of fp32, and those of compiling, which the second leaves out."""
+    stages = row["stages"]
+    compiling = stages.get("finalists", 0.0)
+    return f"{row['seconds']:.0f}", f"{(sum(stages.values()) - compiling) / stages['baseline']:.1f}", f"{compiling:.0f}"
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
@@ -112,7 +123,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
         "-" if row["lost"] is None else f"-{row['lost']} +{row['gained']}",
         f"{row['share']:.0%}",
         str(row["trials"]),
-        f"{row['seconds']:.0f}",
+        *_time(row),
         "-" if row["speedup"] is None else f"{row['speedup']:.2f}x ({row['form']})",
         "; ".join(_said(one) for one in _same(row)) or "-",
     ]

@@ -46,6 +46,10 @@ def test_a_task_needs_its_name_and_two_folders(task: str, tmp_path: Path, monkey
     [folder] = (tmp_path / "octune_runs").iterdir()
     assert folder.name.startswith(task)
     assert load_config(folder / "config.yaml").evaluation.data is not None  # "octune resume" starts from there
+    assert set(report["stages"]) >= {"baseline", "calibration", "sensitivity", "trial"}
+    code, out = invoke("analyze", "--task", task, "--model", model, "--data", data, "--json")
+    assert code == 0
+    assert {op["name"] for op in json.loads(out)["ops"]} == set(report["plan"])
 
 
 def test_options_replace_what_a_file_names(tmp_path: Path) -> None:
@@ -66,8 +70,8 @@ def test_options_replace_what_a_file_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "Say what to tune"),
-        (["--model", "m"], "Say what to tune"),
+        ([], "Say what the model is"),
+        (["--model", "m"], "Say what the model is"),
         (["--task", "cola", "--model", "m"], "--data, the folder of its files, is missing"),
         (["--data", "d", "--model", "m"], "--task is missing"),
         (["--model", "m", "--tokenizer", "t"], "--tokenizer is for the data of --task"),

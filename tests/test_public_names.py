@@ -12,6 +12,7 @@ from octune import errors
 def test_public_names_are_pinned() -> None:
     assert octune.__all__ == [
         "Absolute",
+        "Analysis",
         "Config",
         "Criterion",
         "OctuneError",
@@ -23,6 +24,7 @@ def test_public_names_are_pinned() -> None:
         "Score",
         "Trial",
         "Verdict",
+        "analyze",
         "load",
         "quantize",
         "tune",

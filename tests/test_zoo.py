@@ -67,7 +67,7 @@ def test_the_page_says_what_the_rows_say(bench: Any, tmp_path: Path) -> None:
     where = {"date": "today", "cpu": "a CPU", "cores": 2, "features": ["avx2"], "python": "3.11", "versions": {"octune": "0.1"}}
     row = {
         "name": "pytorch-sst2", "task": "SST-2", "framework": "pytorch", "model": "tiny", "fp32": 0.8, "int8": 0.796, "n": 1000,
-        "low": -0.002, "high": 0.01, "lost": 9, "gained": 5, "met": True, "share": 0.95, "trials": 2, "seconds": 61.4, "speedup": 2.5,
+        "low": -0.002, "high": 0.01, "lost": 9, "gained": 5, "met": True, "share": 0.95, "trials": 2, "seconds": 61.4, "speedup": 2.5, "stages": {"baseline": 10.0, "trial": 15.0, "finalists": 30.0},
         "form": "compiled", "questions": None, "neighbours": 0.0, "where": where,
     }  # fmt: skip
     (tmp_path / "a.json").write_text(json.dumps(row))
@@ -76,7 +76,7 @@ def test_the_page_says_what_the_rows_say(bench: Any, tmp_path: Path) -> None:
     )
     bench.write_page(tmp_path, tmp_path / "page.md")
     text = (tmp_path / "page.md").read_text()
-    numbers = "1,000 | 80.00 | 79.60 | -0.50% | -1.25% to +0.25% | -9 +5 | 95% | 2 | 61 | 2.50x (compiled)"
+    numbers = "1,000 | 80.00 | 79.60 | -0.50% | -1.25% to +0.25% | -9 +5 | 95% | 2 | 61 | 2.5 | 30 | 2.50x (compiled)"
     assert f"| SST-2 | PyTorch | tiny | {numbers} | BERT-base: 91.97 / 92.32, -0.38%, 2.26x |" in text
     assert "79.60 (criterion not met)" in text
     assert "other processes kept the machine busy during x" in text

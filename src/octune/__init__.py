@@ -5,6 +5,7 @@ result.save("model-int8")
 model = octune.load("model-int8")
 """
 
+from octune.analysis import Analysis, analyze
 from octune.artifact import load
 from octune.config import Config
 from octune.criterion import Absolute, Criterion, Relative, Verdict
@@ -18,6 +19,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Absolute",
+    "Analysis",
     "Config",
     "Criterion",
     "OctuneError",
@@ -29,6 +31,7 @@ __all__ = [
     "Score",
     "Trial",
     "Verdict",
+    "analyze",
     "load",
     "quantize",
     "tune",

@@ -36,6 +36,11 @@ CONFIG_COPY = "config.yaml"
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the outcome only.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, and nothing else there.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show what goes on underneath.")]
+Conf = Annotated[Path | None, typer.Argument(help="A YAML file: native, iLiT or LPOT dialect.", show_default=False)]
+Task = Annotated[str | None, typer.Option(help="A known task, such as cola or squad, instead of a file or of the file's data.")]
+Model = Annotated[str | None, typer.Option(help="The model: as model.path in a file.")]
+Data = Annotated[Path | None, typer.Option(help="The folder of the task's files, or the one that holds it.")]
+Tokenizer = Annotated[str | None, typer.Option(help="The task's tokenizer. Default: the model's own.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -49,11 +54,11 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 @app.command()
 def tune(
-    conf: Annotated[Path | None, typer.Argument(help="A YAML file: native, iLiT or LPOT dialect.", show_default=False)] = None,
-    task: Annotated[str | None, typer.Option(help="A known task, such as cola or squad, instead of a file or of the file's data.")] = None,
-    model: Annotated[str | None, typer.Option(help="The model: as model.path in a file.")] = None,
-    data: Annotated[Path | None, typer.Option(help="The folder of the task's files, or the one that holds it.")] = None,
-    tokenizer: Annotated[str | None, typer.Option(help="The task's tokenizer. Default: the model's own.")] = None,
+    conf: Conf = None,
+    task: Task = None,
+    model: Model = None,
+    data: Data = None,
+    tokenizer: Tokenizer = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to save the model. Default: <workspace>/model.")] = None,
     workspace: Annotated[
         Path | None, typer.Option(help="Where the journal is kept. Default: the file's own, or octune_runs/<name>-<time>.")
@@ -91,7 +96,7 @@ def _named(config: Config, task: str | None, model: str | None, data: Path | Non
     if tokenizer is not None and task is None:
         raise ConfigError("--tokenizer is for the data of --task, which is missing.")
     if config == Config() and (task is None or model is None):
-        raise ConfigError("Say what to tune: a YAML file, or --task, --model and --data.")
+        raise ConfigError("Say what the model is: a YAML file, or --task, --model and --data.")
     if task is not None:
         from octune.tasks.load import check_task
 
@@ -151,6 +156,7 @@ def summary(result: Result, saved: Path | None = None) -> dict[str, Any]:
         "kept": dict(result.kept),
         "notes": list(result.notes),
         "seconds": round(result.seconds, 2),
+        "stages": {name: round(seconds, 2) for name, seconds in result.stages.items()},
         "environment": dict(result.environment),
         "saved_to": str(saved) if saved else None,
     }
@@ -158,7 +164,11 @@ def summary(result: Result, saved: Path | None = None) -> dict[str, Any]:
 
 @app.command()
 def analyze(
-    conf: Annotated[Path, typer.Argument(help="A YAML file: native, iLiT or LPOT dialect.", show_default=False)],
+    conf: Conf = None,
+    task: Task = None,
+    model: Model = None,
+    data: Data = None,
+    tokenizer: Tokenizer = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write everything to this file, as JSON.")] = None,
     all_ops: Annotated[bool, typer.Option("--all", help="Show every op, not only the most harmful ones.")] = False,
     as_json: AsJson = False,
@@ -169,10 +179,11 @@ def analyze(
     from octune.report.analysis import analysis_table
     from octune.report.progress import LiveProgress
 
+    config = _named(load_config(conf) if conf else Config(), task, model, data, tokenizer)
     console = _console(as_json=as_json, verbose=verbose)
     listener = LiveProgress(console)
     try:
-        analysis = run(config=load_config(conf), listener=listener)
+        analysis = run(config=config, listener=listener)
     finally:
         listener.close()
     text = json.dumps(analysis.to_json(), indent=1)

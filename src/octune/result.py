@@ -111,6 +111,7 @@ class Result:
     ops: tuple[Op, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+    stages: Mapping[str, float] = field(default_factory=dict)  # where the seconds went
     environment: Mapping[str, Any] = field(default_factory=dict)
     kept: Mapping[str, str] = field(default_factory=dict)
     workspace: Path | None = None

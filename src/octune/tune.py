@@ -138,6 +138,7 @@ def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resu
         met = certified is not None and certified.passed
         stopped += "" if met else "; but the data held out of the search does not confirm it"
     broken = (study.journal.broken,) if study.journal.broken else ()
+    study.leave()
     return Result(
         met=met,
         model=study.model(best),
@@ -150,6 +151,7 @@ def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resu
         ops=ops,
         notes=(*study.backend.notes, *job.notes, *study.evaluator.notes, *study.listener.notes, *broken),
         seconds=study.stop.seconds,
+        stages=dict(study.stages),
         environment=job.environment,
         kept={} if best is baseline else _why_float(best.plan, space, ops),
         workspace=study.journal.folder,

@@ -69,8 +69,23 @@ class Study:
     ranges: dict[int, Ranges] = field(default_factory=dict)
     reference: Trial | None = None
     untouched: Any = None
+    stages: dict[str, float] = field(default_factory=dict)
+    _entered: tuple[str, float] | None = None
 
     # -- stages ---------------------------------------------------------------------------------------------------
+
+    def enter(self, name: str, detail: str) -> None:
+        """A stage begins, and the one before it ends."""
+        self.leave()
+        self._entered = (name, time.perf_counter())
+        self.listener.stage(name, detail)
+
+    def leave(self) -> None:
+        """Book the time of the stage that ends here."""
+        if self._entered is not None:
+            name, begun = self._entered
+            self.stages[name] = self.stages.get(name, 0.0) + time.perf_counter() - begun
+            self._entered = None
 
     def baseline(self) -> Trial:
         """Score and time fp32. What fails here fails the run: there is nothing to compare with."""
@@ -81,7 +96,7 @@ class Study:
             if self.example is None:
                 self._captured_example()
         else:
-            self.listener.stage("baseline", "scoring the fp32 model")
+            self.enter("baseline", "scoring the fp32 model")
             begun = time.perf_counter()
             model = self.backend.baseline
             with self.backend.capture(model) as seen:
@@ -118,7 +133,7 @@ class Study:
         """The final word on a trial, from data that the search never saw. None when it could not be scored there."""
         if self.certifier is None:
             return None
-        self.listener.stage("certify", "scoring the winner on data that the search never saw")
+        self.enter("certify", "scoring the winner on data that the search never saw")
         try:
             return self.criterion.judge(self._held_out("fp32", self.backend.baseline), self._held_out(trial.key, self.model(trial)))
         except KeyboardInterrupt:
@@ -184,7 +199,7 @@ class Study:
         if known is not None and known.samples == samples:
             self._show(islice(self._samples(batches, 1), 1))
             return known
-        self.listener.stage("calibration", f"observing activations on about {samples} samples")
+        self.enter("calibration", f"observing activations on about {samples} samples")
         ranges = collect(self.backend, self._samples(batches, samples), samples)
         if path is not None:
             try:
@@ -211,7 +226,7 @@ class Study:
     def joint(self, ranges: Ranges, batches: Batches | None) -> Joint | None:
         """Measures the label-free harm of whole plans; None without anything to run."""
         inputs = self._probe_inputs(batches)
-        self.listener.stage("look", "running whole plans without labels")
+        self.enter("look", "running whole plans without labels")
         return Joint(self.backend, ranges, inputs, self.journal) if inputs else None
 
     def damage(self, ops: Sequence[Op], ranges: Ranges, batches: Batches | None) -> dict[tuple[str, Scheme], float]:
@@ -220,7 +235,7 @@ class Study:
         recorded = self._known("damage", ranges)
         if recorded is not None:
             return _restore(recorded["values"])
-        self.listener.stage("sensitivity", f"probing {sum(map(len, candidates.values()))} choices without labels")
+        self.enter("sensitivity", f"probing {sum(map(len, candidates.values()))} choices without labels")
         inputs = self._probe_inputs(batches)
         values = self.backend.damage(candidates, ranges, inputs) if inputs else {}
         # An output that is infinite or NaN is as bad as it gets; neither can be ranked, nor kept in a journal.
@@ -233,7 +248,7 @@ class Study:
         recorded = self._known("cost", ranges)
         if recorded is not None:
             return _restore(recorded["values"])
-        self.listener.stage("cost", "timing ops on this machine")
+        self.enter("cost", "timing ops on this machine")
         values = measure_ops(self.backend, ops, ranges)
         self.journal.append("cost", {"samples": ranges.samples, "values": _flatten(values)})
         return values
@@ -249,14 +264,14 @@ class Study:
         known = self._recorded("eager", proposal.plan, ranges)
         if known is not None:
             return self._add(known)
-        self.listener.stage("trial", proposal.reason)
+        self.enter("trial", proposal.reason)
         return self._attempt(proposal.plan, "eager", proposal.reason, ranges, lambda: self.backend.apply(proposal.plan, ranges))
 
     def finalists(self, winner: Trial, ranges: Ranges) -> None:
         """Make the slower-to-make forms of a winning plan; one that is faster is scored before it may win."""
         if self.example is None:
             return
-        self.listener.stage("finalists", "compiling the winner")
+        self.enter("finalists", "compiling the winner")
         try:
             eager = self.backend.apply(winner.plan, ranges)
             for finalist in self.backend.finalists(winner.plan, ranges, self.example):
@@ -265,7 +280,7 @@ class Study:
                 if not faster:
                     self.listener.note(f"the {finalist.form} form is not faster than eager int8 here, so it is not used")
                     continue
-                self.listener.stage("trial", f"scoring the {finalist.form} form of the winner")
+                self.enter("trial", f"scoring the {finalist.form} form of the winner")
                 self._attempt(winner.plan, finalist.form, f"the winner, {finalist.form}", ranges, partial(_given, finalist.model))
         except KeyboardInterrupt:
             self.stop.interrupted = True

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from octune.criterion import USUAL, Verdict
 from octune.report.progress import trial_table
-from octune.report.text import flattery, megabytes
+from octune.report.text import flattery, megabytes, spent
 from octune.result import Result
 
 __all__ = ["result_table"]
@@ -49,6 +49,7 @@ def result_table(result: Result, saved_to: str | None = None) -> RenderableType:
             kept.add_row(name, result.plan[name].dtype if name in result.plan else "fp32", why)
         parts += [Text(), kept]
     parts += [Text(), Text(f"{len(result.trials)} trials in {result.seconds:.1f} s; stopped because {result.stopped_because}")]
+    parts += [Text(f"time: {spent(result)}", style="dim")] if result.stages else []
     parts += [Text(f"note: {note}", style="dim") for note in result.notes]
     where = result.environment
     cpu = where.get("machine", {}).get("cpu", "unknown CPU")

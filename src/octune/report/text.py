@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from octune.result import Result
 
-__all__ = ["flattery", "megabytes", "story"]
+__all__ = ["flattery", "megabytes", "spent", "story"]
 
 
 def megabytes(size: int | None) -> str:
@@ -23,6 +23,16 @@ def flattery(result: Result) -> str:
         f"best of {result.rivals} trials on the same data, so its score is partly luck: criterion.certify: holdout checks it on data "
         "that had no say"
     )
+
+
+def spent(result: Result) -> str:
+    """Where the time went, and what that is in evaluations of fp32, which is what tuning is counted in."""
+    parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in result.stages.items())
+    fp32, compiling = result.stages.get("baseline"), result.stages.get("finalists", 0.0)
+    if not fp32:
+        return parts
+    inside = sum(result.stages.values()) - compiling
+    return f"{parts}; {inside / fp32:.1f} fp32 evaluations" + (f" and {compiling:.1f} s of compiling" if compiling else "")
 
 
 def story(result: Result) -> str:
@@ -50,5 +60,7 @@ def story(result: Result) -> str:
     if len(result.kept) > 8:
         lines.append(f"            ... and {len(result.kept) - 8} more")
     lines.append(f"  search    {len(result.trials)} trials in {result.seconds:.1f} s; stopped because {result.stopped_because}")
+    if result.stages:
+        lines.append(f"  time      {spent(result)}")
     lines.extend(f"  note      {note}" for note in result.notes)
     return "\n".join(lines)
