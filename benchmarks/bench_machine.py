@@ -11,6 +11,7 @@ Load and neighbours are two questions: was it quiet before, and did it stay so?
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import importlib.metadata
 import logging
@@ -94,5 +95,12 @@ def _busy() -> float:
 
 
 def _own() -> float:
-    times = psutil.Process().cpu_times()
-    return float(times.user + times.system + times.children_user + times.children_system)
+    """Of this process and of all that it started, those that have ended included."""
+    here = psutil.Process()
+    times = here.cpu_times()
+    total = times.user + times.system + times.children_user + times.children_system
+    for child in here.children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = child.cpu_times()
+            total += times.user + times.system
+    return float(total)

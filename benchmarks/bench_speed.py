@@ -26,7 +26,7 @@ from octune.cost import interleaved
 
 __all__ = ["Built", "Contender", "build", "measure"]
 
-ROUNDS, QUICK_ROUNDS = (9, 31), 5
+ROUNDS, QUICK_ROUNDS, BURST = (5, 11), 2, 3
 SECONDS = 45.0  # about what one shape may take, within those rounds
 # Idle threads spin for a while on the cores that the next contender needs: ONNX Runtime's for 40 ms after a call, PyTorch's for 10.
 PAUSE = 0.06
@@ -98,7 +98,7 @@ def measure(framework: str, name: str, options: argparse.Namespace) -> ModelRun:
         calls = {key: partial(built.run, subject.inputs(shape)) for key, built in contenders.items()}
         rounds = QUICK_ROUNDS if options.quick else _rounds(calls.values())
         with Neighbours() as others:
-            times = interleaved(calls, warmup=2, iterations=rounds, pause=PAUSE)
+            times = interleaved(calls, warmup=2, iterations=rounds, pause=PAUSE, burst=BURST)
         run.median_ms[shape] = {key: latency.median_ms for key, latency in times.items()}
         run.p90_ms[shape] = {key: latency.p90_ms for key, latency in times.items()}
         run.rounds[shape], run.neighbours[shape] = rounds, round(others.cores, 2)
@@ -113,7 +113,7 @@ def _rounds(calls: Iterable[Callable[[], Any]]) -> int:
     for call in calls:
         call()
     fewest, most = ROUNDS
-    return max(fewest, min(most, int(SECONDS / (time.perf_counter() - begun))))
+    return max(fewest, min(most, int(SECONDS / (BURST + 1) / (time.perf_counter() - begun))))
 
 
 def _relative_error(reference: Callable[[Inputs], Any], model: Callable[[Inputs], Any], batches: Sequence[Inputs]) -> float:

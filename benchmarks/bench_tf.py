@@ -174,13 +174,9 @@ def _neural_compressor(preparation: Preparation) -> Built:
         source, data, made = (Path(folder) / name for name in ("fp32.pb", "calibration.npz", "int8.pb"))
         source.write_bytes(preparation.graph_def.SerializeToString())
         np.savez(data, **{name: np.concatenate([batch[name] for batch in preparation.calibration]) for name in INPUTS})
-        script = Path(__file__).with_name("bench_neural_compressor.py")
-        command = [sys.executable, str(script), str(source), str(data), str(made), str(preparation.threads)]
         begun = time.perf_counter()
-        done = subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+        _in_process("bench_neural_compressor.py", folder, made, source, data, made, str(preparation.threads))
         seconds = time.perf_counter() - begun
-        if not made.exists():
-            raise RuntimeError((done.stderr.strip().splitlines() or ["it made no graph"])[-1])
         graph_def = tf1.GraphDef.FromString(made.read_bytes())
     graph = tf.Graph()
     with graph.as_default():
@@ -193,11 +189,15 @@ def _litert(preparation: Preparation) -> Built:
     from ai_edge_litert.interpreter import Interpreter
 
     begun = time.perf_counter()
-    graph_def = preparation.graph_def
     interpreters: dict[tuple[int, ...], Any] = {}
-    for shape in {*preparation.subject.shapes.values(), preparation.subject.batch}:
-        interpreters[shape] = Interpreter(model_content=_converted(graph_def, shape), num_threads=preparation.threads)
-        interpreters[shape].allocate_tensors()
+    with tempfile.TemporaryDirectory() as folder:
+        source, made = Path(folder) / "fp32.pb", Path(folder) / "int8.tflite"
+        source.write_bytes(preparation.graph_def.SerializeToString())
+        for shape in {*preparation.subject.shapes.values(), preparation.subject.batch}:
+            made.unlink(missing_ok=True)
+            _in_process("bench_litert.py", folder, made, source, made, OUTPUT, ",".join(map(str, shape)), *INPUTS)
+            interpreters[shape] = Interpreter(model_content=made.read_bytes(), num_threads=preparation.threads)
+            interpreters[shape].allocate_tensors()
 
     def run(inputs: Inputs) -> Any:
         interpreter = interpreters[inputs[INPUTS[0]].shape]
@@ -210,21 +210,16 @@ def _litert(preparation: Preparation) -> Built:
     return Built(run, time.perf_counter() - begun)
 
 
-def _converted(graph_def: Any, shape: tuple[int, ...]) -> bytes:
-    def call(*tensors: Any) -> Any:
-        fed = {f"{name}:0": tensor for name, tensor in zip(INPUTS, tensors, strict=True)}
-        return tf.graph_util.import_graph_def(graph_def, input_map=fed, return_elements=[f"{OUTPUT}:0"])[0]
-
-    function = tf.function(call, input_signature=[tf.TensorSpec(shape, tf.int32, name=name) for name in INPUTS])
-    converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()])
-    converter.optimizations = [tf.lite.Optimize.DEFAULT]
-    model: bytes = converter.convert()
-    return model
+def _in_process(script: str, folder: str, made: Path, *words: str | Path) -> None:
+    """Runs a script that makes a file, in a process and a folder of its own."""
+    command = [sys.executable, str(Path(__file__).with_name(script)), *map(str, words)]
+    done = subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    if not made.exists():
+        raise RuntimeError(f"it made nothing and ended with {done.returncode}: {(done.stderr.strip().splitlines() or [''])[-1]}")
 
 
 # Those that need the most memory to be made come first, while nobody else has a copy of the weights.
 CONTENDERS = (
-    Contender(LITERT, _litert, needs=("ai_edge_litert",), install="pip install ai-edge-litert"),
     Contender(
         NEURAL_COMPRESSOR,
         _neural_compressor,
@@ -232,6 +227,7 @@ CONTENDERS = (
         install="pip install neural-compressor-tf 'setuptools<81'",
         slow_for=("bert-large",),
     ),
+    Contender(LITERT, _litert, needs=("ai_edge_litert",), install="pip install ai-edge-litert"),
     Contender(OCTUNE, _octune),
     Contender(STREAMS, _octune_streams),
     Contender(BASELINE, _fp32, exact=True),

@@ -30,11 +30,13 @@ def interleaved(
     iterations: int | None = None,
     seconds: float = 2.0,
     pause: float = 0.0,
+    burst: int = 0,
 ) -> dict[str, Latency]:
     """Time the candidates in turns: a slow moment of the machine hits all of them.
 
     ``iterations`` fixes the number of rounds; otherwise rounds go on for about ``seconds``, at least 3 and at most 50.
-    ``pause`` seconds before every call let the threads of the one before come to rest: some runtimes' spin for a while.
+    ``pause`` seconds before every turn let the threads of the one before come to rest: some runtimes' spin for a while.
+    A turn is one timed call; with ``burst`` it is that many, behind one that is not timed, as for a model that serves alone.
     """
     for call in candidates.values():
         for _ in range(max(1, warmup)):
@@ -45,9 +47,12 @@ def interleaved(
     while rounds < (iterations or 3) or (iterations is None and rounds < 50 and time.perf_counter() - begun < seconds):
         for name, call in candidates.items():
             time.sleep(pause)
-            start = time.perf_counter()
-            call()
-            times[name].append((time.perf_counter() - start) * 1e3)
+            if burst:
+                call()
+            for _ in range(max(1, burst)):
+                start = time.perf_counter()
+                call()
+                times[name].append((time.perf_counter() - start) * 1e3)
         rounds += 1
     return {name: _summary(values) for name, values in times.items()}
 
