@@ -21,7 +21,8 @@ __all__ = ["Family", "ModelRun", "Run", "machine_lines", "speed_reading", "table
 def speed_reading(baseline: str) -> str:
     """How to read a table of speeds, for the page."""
     return (
-        f"Speed-up over {baseline} on the same inputs in the same run; the median of one call in brackets. All contenders take turns of a few calls. "
+        f"Speed-up over {baseline} on the same inputs in the same run; the median of one call in brackets. All contenders take "
+        "turns of a few calls. "
         "The error is |other - fp32| / |fp32| over the model's outputs, on batches that nobody was calibrated on. Where weights are random "
         "it shows that the kernels compute what they should, and says nothing about a task."
     )

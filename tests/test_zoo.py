@@ -67,7 +67,8 @@ def test_the_page_says_what_the_rows_say(bench: Any, tmp_path: Path) -> None:
     where = {"date": "today", "cpu": "a CPU", "cores": 2, "features": ["avx2"], "python": "3.11", "versions": {"octune": "0.1"}}
     row = {
         "name": "pytorch-sst2", "task": "SST-2", "framework": "pytorch", "model": "tiny", "fp32": 0.8, "int8": 0.796, "n": 1000,
-        "low": -0.002, "high": 0.01, "lost": 9, "gained": 5, "met": True, "share": 0.95, "trials": 2, "seconds": 61.4, "speedup": 2.5, "stages": {"baseline": 10.0, "trial": 15.0, "finalists": 30.0},
+        "low": -0.002, "high": 0.01, "lost": 9, "gained": 5, "met": True, "share": 0.95, "trials": 2, "seconds": 61.4, "speedup": 2.5,
+        "stages": {"baseline": 10.0, "trial": 15.0, "finalists": 30.0},
         "form": "compiled", "questions": None, "neighbours": 0.0, "where": where,
     }  # fmt: skip
     (tmp_path / "a.json").write_text(json.dumps(row))

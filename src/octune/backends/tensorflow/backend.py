@@ -111,7 +111,7 @@ class TensorFlowBackend(Backend):
     # -- look -----------------------------------------------------------------------------------------------------
 
     def observe(self, batches: Iterable[Inputs | Feed], visit: Visit) -> None:
-        watcher = Watcher(self._rewriter.reference, self._rewriter.taps(), self._frozen.outputs.values(), self._threads)
+        watcher = Watcher(self._rewriter.light, self._rewriter.taps(), self._frozen.outputs.values(), self._threads)
         try:
             for inputs in (part for batch in batches for part in self.parts(batch)):
                 if not self._checked:

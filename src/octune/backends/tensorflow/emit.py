@@ -18,6 +18,7 @@ from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow.python.framework import dtypes, tensor_util
+from tensorflow.python.framework.tensor_shape import TensorShape
 
 from octune.backends.tensorflow.graph import Array, as_input
 
@@ -48,6 +49,8 @@ def _attribute(value: Any) -> AttrValue:
         return AttrValue(type=value.as_datatype_enum)
     if isinstance(value, TensorProto):
         return AttrValue(tensor=value)
+    if isinstance(value, TensorShape):
+        return AttrValue(shape=value.as_proto())
     made = AttrValue()
     made.list.SetInParent()
     for item in value:

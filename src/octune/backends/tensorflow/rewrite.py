@@ -19,6 +19,7 @@ from octune.backends.tensorflow.find import Finder, in_functions
 from octune.backends.tensorflow.fold import fold, frames
 from octune.backends.tensorflow.graph import FrozenGraph, Graph, Tap, attribute
 from octune.backends.tensorflow.layernorm import fuse_layernorms
+from octune.backends.tensorflow.light import Light, lighten
 from octune.backends.tensorflow.shapes import Shapes
 from octune.backends.tensorflow.site import Site
 from octune.backends.tensorflow.streams import Streams
@@ -65,10 +66,15 @@ class Rewriter:
         """The tensor of the reference graph that each op by itself (see :meth:`alone`) computes: behind its bias and its activation."""
         return {name: site.plain.output for name, site in self._finder.sites.items()}
 
-    @cached_property
+    @property
     def reference(self) -> GraphDef:
-        """The cleaned fp32 graph that taps refer to."""
+        """The cleaned fp32 graph that taps refer to; made when it is asked for, because it is a copy of all weights."""
         return self._graph_def(self._graph)
+
+    @cached_property
+    def light(self) -> Light:
+        """The same with its weights apart: for everything that runs it."""
+        return lighten(self._graph, self._frozen.graph_def)
 
     def rewrite(self, plan: Plan, ranges: Ranges) -> GraphDef:
         """The graph under a plan; ops that the plan does not name stay fp32. Never runs data."""

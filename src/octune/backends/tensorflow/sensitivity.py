@@ -52,7 +52,7 @@ def first_order_damage(
     wanted = {known[name]: schemes for name, schemes in candidates.items() if schemes and name in known and name in ranges}
     values: dict[Key, float] = {}
     for group in _groups(wanted):
-        graph = as_graph(rewriter.reference)
+        graph = as_graph(rewriter.light.graph_def)
         with graph.as_default():
             rows = tf.compat.v1.placeholder(tf.int32, [], name="octune_rows")
             built = _weighed(graph, rewriter, list(outputs), {op: wanted[op] for op in group}, ranges, rows)
@@ -62,7 +62,8 @@ def first_order_damage(
         totals, variance = dict.fromkeys(sums, 0.0), 0.0
         with new_session(graph, threads, optimized=False) as session:
             for inputs in batches:
-                found, scale = session.run((list(sums.values()), spread), {**inputs.values, rows.name: inputs.batch_size})
+                fed = {**rewriter.light.arrays, **inputs.values, rows.name: inputs.batch_size}
+                found, scale = session.run((list(sums.values()), spread), fed)
                 variance += float(scale)
                 for key, value in zip(sums, found, strict=True):
                     totals[key] += float(value)

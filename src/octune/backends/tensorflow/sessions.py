@@ -30,6 +30,7 @@ def new_session(graph: Any, threads: int | None, *, optimized: bool = True) -> A
     config = tf.compat.v1.ConfigProto(use_per_session_threads=True)
     config.inter_op_parallelism_threads = config.intra_op_parallelism_threads = threads or 0
     config.graph_options.rewrite_options.disable_meta_optimizer = not optimized
+    config.graph_options.place_pruned_graph = not optimized
     return tf.compat.v1.Session(graph=graph, config=config)
 
 

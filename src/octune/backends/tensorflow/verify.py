@@ -10,7 +10,7 @@ guess: the reference itself computes the op on the input and the weight rounded 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from octune.backends.tensorflow.activations import Quantized
 from octune.backends.tensorflow.apply import Piece
 from octune.backends.tensorflow.emit import node, quantize
+from octune.backends.tensorflow.freeze import as_graph
 from octune.backends.tensorflow.graph import Array, Graph, node_of
 from octune.backends.tensorflow.ranges import Range
 from octune.backends.tensorflow.rewrite import Rewriter
@@ -30,6 +31,7 @@ __all__ = ["Check", "check", "needed"]
 
 SLACK, FLOOR = 2.0, 0.01
 CHECK = "octune_check"
+AT_ONCE = 1 << 27  # bytes of float weights
 SUMMAND = 3  # which input of a convolution is added to it
 
 
@@ -68,20 +70,41 @@ def check(
     for number, piece in enumerate(emission.pieces):
         if piece.addend is not None:
             _own_addend(emission.graph, piece, number)
-    real = [_real(piece, number, values) for number, piece in enumerate(emission.pieces)]
-    answers = _run(rewriter.graph_def(emission), real, inputs or {})
-    expected = _run(rewriter.reference, [_simulated(rewriter, piece, values) for piece in emission.pieces], inputs or {})
     found: dict[str, Check] = {}
-    for piece, answer, simulated in zip(emission.pieces, answers, expected, strict=True):
-        wanted = values[piece.form.output].astype(np.float64)
-        base = wanted - values[piece.form.addend] if piece.form.addend and not piece.site.is_conv else wanted
-        size = max(float(np.linalg.norm(base)), 1e-12)
-        got = answer.reshape(wanted.shape)
-        if isinstance(piece.result, Quantized) and piece.result.range is not None:
-            got, simulated = _floats(got, piece.result.range), piece.result.range.rounded(simulated)
-        error, inevitable = (float(np.linalg.norm(array - wanted)) / size for array in (got, simulated.reshape(wanted.shape)))
-        found[piece.site.op.name] = Check(error, SLACK * inevitable + FLOOR)
+    light = rewriter.light
+    with _Asked(rewriter.graph_def(emission), inputs or {}) as real, _Asked(light.graph_def, {**light.arrays, **(inputs or {})}) as exact:
+        for part in _parts(emission.pieces):
+            answers = real([_real(piece, number, values) for number, piece in part])
+            expected = exact([_simulated(rewriter, piece, values) for _, piece in part])
+            for (_, piece), answer, simulated in zip(part, answers, expected, strict=True):
+                found[piece.site.op.name] = _compared(piece, values, answer, simulated)
     return found
+
+
+def _compared(piece: Piece, values: Mapping[str, Array], answer: Array, simulated: Array) -> Check:
+    wanted = values[piece.form.output].astype(np.float64)
+    base = wanted - values[piece.form.addend] if piece.form.addend and not piece.site.is_conv else wanted
+    size = max(float(np.linalg.norm(base)), 1e-12)
+    got = answer.reshape(wanted.shape)
+    if isinstance(piece.result, Quantized) and piece.result.range is not None:
+        got, simulated = _floats(got, piece.result.range), piece.result.range.rounded(simulated)
+    error, inevitable = (float(np.linalg.norm(array - wanted)) / size for array in (got, simulated.reshape(wanted.shape)))
+    return Check(error, SLACK * inevitable + FLOOR)
+
+
+def _parts(pieces: Sequence[Piece]) -> Iterator[list[tuple[int, Piece]]]:
+    """Pieces with their numbers, some at a time: the float weights of all of them at once would be another model."""
+    part: list[tuple[int, Piece]] = []
+    size = 0
+    for number, piece in enumerate(pieces):
+        weight = 0 if piece.weight is None else 4 * piece.weight.values.size
+        if part and size + weight > AT_ONCE:
+            yield part
+            part, size = [], 0
+        part.append((number, piece))
+        size += weight
+    if part:
+        yield part
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,29 +197,39 @@ def _half(x: Array) -> Array:
     return np.asarray(tf.cast(tf.cast(x.astype(np.float32), tf.bfloat16), tf.float32))
 
 
-def _run(graph_def: GraphDef, questions: Sequence[_Question], inputs: Mapping[str, Array]) -> list[Array]:
-    """Answer all questions in as few runs as can be: one run may not fetch what it feeds, nor feed two values for one tensor."""
-    rounds: list[list[int]] = []
-    for number, question in enumerate(questions):
-        for group in rounds:
-            if all(_compatible(question, questions[other]) for other in group):
-                group.append(number)
-                break
-        else:
-            rounds.append([number])
-    answers: dict[int, Array] = {}
-    config = tf.compat.v1.ConfigProto()
-    config.graph_options.rewrite_options.disable_meta_optimizer = True  # the ops are to be seen as they are
-    with tf.Graph().as_default() as graph:
-        tf.import_graph_def(graph_def, name="")
-        with tf.compat.v1.Session(graph=graph, config=config) as session:
+class _Asked:
+    """A graph in a session. Ops are seen as they are, and of the graph no more than a question needs is copied for it."""
+
+    def __init__(self, graph_def: GraphDef, inputs: Mapping[str, Array]) -> None:
+        self._inputs = inputs
+        config = tf.compat.v1.ConfigProto()
+        config.graph_options.rewrite_options.disable_meta_optimizer = True
+        config.graph_options.place_pruned_graph = True
+        self._graph = as_graph(graph_def)
+        self._session = tf.compat.v1.Session(graph=self._graph, config=config)
+
+    def __enter__(self) -> _Asked:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._session.close()
+
+    def __call__(self, questions: Sequence[_Question]) -> list[Array]:
+        """Answer all questions in as few runs as can be: one run may not fetch what it feeds, nor feed two values for one tensor."""
+        rounds: list[list[int]] = []
+        for number, question in enumerate(questions):
             for group in rounds:
-                feed = {**inputs, **{name: value for number in group for name, value in questions[number].feed.items()}}
-                fetched = session.run(
-                    [questions[number].fetch for number in group], {name: _typed(graph, name, value) for name, value in feed.items()}
-                )
-                answers.update(zip(group, fetched, strict=True))
-    return [answers[number] for number in range(len(questions))]
+                if all(_compatible(question, questions[other]) for other in group):
+                    group.append(number)
+                    break
+            else:
+                rounds.append([number])
+        answers: dict[int, Array] = {}
+        for group in rounds:
+            feed = {**self._inputs, **{name: value for number in group for name, value in questions[number].feed.items()}}
+            typed = {name: _typed(self._graph, name, value) for name, value in feed.items()}
+            answers.update(zip(group, self._session.run([questions[number].fetch for number in group], typed), strict=True))
+        return [answers[number] for number in range(len(questions))]
 
 
 def _compatible(one: _Question, other: _Question) -> bool:

@@ -1,6 +1,6 @@
 """Shows the activations of a running graph to a visitor, one tensor at a time, while they are computed.
 
-    watcher = Watcher(reference, rewriter.taps(), outputs, threads)
+    watcher = Watcher(rewriter.light, rewriter.taps(), outputs, threads)
     watcher(inputs, visit)
 
 The tensors are handed over inside the run, by ops that are added to a copy of the graph: nothing is gathered, so one pass over a
@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
-from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from octune.backends.base import Visit
 from octune.backends.tensorflow.batches import Inputs
 from octune.backends.tensorflow.freeze import as_graph, cause
 from octune.backends.tensorflow.graph import Tap
+from octune.backends.tensorflow.light import Light
 from octune.backends.tensorflow.sessions import new_session
 from octune.errors import DataError
 
@@ -31,7 +31,7 @@ __all__ = ["Watcher", "real_rows"]
 class Watcher:
     """A graph that shows what flows through it. Close it to let go of the graph."""
 
-    def __init__(self, reference: GraphDef, taps: Mapping[str, Tap], outputs: Iterable[str], threads: int | None) -> None:
+    def __init__(self, light: Light, taps: Mapping[str, Tap], outputs: Iterable[str], threads: int | None) -> None:
         self._names: dict[str, list[tuple[str, Tap]]] = {}
         for name, tap in taps.items():
             self._names.setdefault(tap.tensor, []).append((name, tap))
@@ -39,19 +39,19 @@ class Watcher:
         self._mask: npt.NDArray[np.bool_] | None = None
         self._error: BaseException | None = None
         self._lock = threading.Lock()
-        self._threads = threads
-        graph = as_graph(reference)
+        self._weights = light.arrays
+        graph = as_graph(light.graph_def)
         with graph.as_default():
             self._ops = [self._show(graph.get_tensor_by_name(name)) for name in self._names]
             # What comes behind the last of them runs as well: data that it cannot run on must be found out here.
             self._ops.extend(tf.identity(graph.get_tensor_by_name(name)).op for name in outputs)
-        self._session = new_session(graph, threads)
+        self._session = new_session(graph, threads, optimized=False)
 
     def __call__(self, inputs: Inputs, visit: Visit) -> None:
         """One batch through the graph."""
         self._visit, self._mask, self._error = visit, inputs.mask, None
         try:
-            self._session.run(self._ops, dict(inputs.values))
+            self._session.run(self._ops, {**self._weights, **inputs.values})
         except (tf.errors.OpError, ValueError, TypeError) as error:
             if self._error is not None:
                 raise self._error from None
@@ -60,8 +60,7 @@ class Watcher:
     def fetch(self, names: Iterable[str], inputs: Inputs) -> dict[str, npt.NDArray[Any]]:
         """Tensors of the graph on one batch, as arrays."""
         listed = list(names)
-        with new_session(self._session.graph, self._threads, optimized=False) as session:
-            return dict(zip(listed, session.run(listed, dict(inputs.values)), strict=True))
+        return dict(zip(listed, self._session.run(listed, {**self._weights, **inputs.values}), strict=True))
 
     def close(self) -> None:
         """Let go of the graph and its weights."""
