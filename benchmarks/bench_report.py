@@ -156,27 +156,30 @@ def table(model: ModelRun) -> Table:
 
 
 def write_markdown(path: Path, run: Run) -> None:
-    """Put the results between the markers of a page; a page that has no markers gets them at its end, a new one a heading."""
+    """Put the results between the markers of a page; a page that has no markers gets them at its end, a new one a heading.
+
+    Models that were not run this time keep what stands there: each says for itself when and where it was run.
+    """
     begin, end = f"<!-- {run.family.name}: begin -->", f"<!-- {run.family.name}: end -->"
-    section = "\n".join([begin, *_markdown(run), end])
     text = path.read_text() if path.exists() else "# Benchmarks\n"
-    if begin in text and end in text:
-        before, _, rest = text.partition(begin)
-        text = before + section + rest.partition(end)[2]
-    else:
-        text = f"{text.rstrip()}\n\n{section}\n"
+    known = begin in text and end in text
+    before, _, rest = text.partition(begin) if known else (f"{text.rstrip()}\n\n", "", "")
+    old, _, after = rest.partition(end) if known else ("", "", "\n")
+    blocks = {title: body for title, _, body in (block.partition("\n") for block in old.split(HEADING)[1:])}
+    blocks |= {model.title: _block(run, model) for model in run.models}
+    head = [f"## {run.family.title}", "", f"Written by `benchmarks/{run.family.name}.py --markdown`; do not edit by hand.", ""]
+    section = "\n".join([begin, *head, run.family.reading])
+    section += "".join(f"\n{HEADING}{title}\n{body.rstrip()}\n" for title, body in blocks.items())
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    path.write_text(f"{before}{section}{end}{after}")
 
 
-def _markdown(run: Run) -> list[str]:
-    family = run.family
-    lines = [f"## {family.title}", "", f"Written by `benchmarks/{family.name}.py --markdown`; do not edit by hand.", ""]
-    lines += [f"- {line}" for line in machine_lines(run)]
-    lines += [f"- **warning**: {line}" for line in warnings(run)]
-    lines += ["", family.reading]
-    for model in run.models:
-        lines += ["", f"### {model.title}", "", f"| | {' | '.join(model.contenders)} |", f"|---|{'---:|' * len(model.contenders)}"]
-        lines += [f"| {' | '.join(row)} |" for row in model.rows()]
-        lines += [f"\n{line}" for line in model.remarks_on(verbose=False)]
-    return lines
+HEADING = "\n### "
+
+
+def _block(run: Run, model: ModelRun) -> str:
+    lines = ["", f"| | {' | '.join(model.contenders)} |", f"|---|{'---:|' * len(model.contenders)}"]
+    lines += [f"| {' | '.join(row)} |" for row in model.rows()]
+    lines += [f"\n{line}" for line in model.remarks_on(verbose=False)]
+    lines += ["", *(f"- {line}" for line in machine_lines(run)), *(f"- **warning**: {line}" for line in warnings(run))]
+    return "\n".join(lines)

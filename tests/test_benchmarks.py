@@ -60,3 +60,15 @@ def test_every_family_writes_its_own_section_and_leaves_the_rest_alone(report: A
 
 def test_a_run_survives_json(report: Any, run: Any) -> None:
     assert report.Run.from_json(run.to_json()) == run
+
+
+def test_models_that_were_not_run_keep_their_table(report: Any, run: Any, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    report.write_markdown(page, run)
+    later = replace(run, models=[replace(run.models[0], title="Another", median_ms={"b1": {"fp32": 9.0, "ours": 3.0}})])
+    report.write_markdown(page, later)
+    text = page.read_text()
+    assert text.index("### A model") < text.index("4.00x (10.0 ms)") < text.index("### Another") < text.index("3.00x (3.0 ms)")
+    assert text.count("today") == 2
+    report.write_markdown(page, later)
+    assert page.read_text() == text
