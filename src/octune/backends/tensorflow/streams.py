@@ -105,13 +105,13 @@ class Streams:
         key = tensor(reference)
         return f"{self._name(node_of(key), stream)}:{key.partition(':')[2]}" if key in region.split else key
 
-    def _copied(self, made: NodeDef, stream: int, inputs: Iterable[str]) -> None:
-        twin = NodeDef()
-        twin.CopyFrom(made)
-        twin.name = self._name(made.name, stream)
-        del twin.input[:]
-        twin.input.extend(map(as_input, inputs))
+    def _copied(self, made: NodeDef, name: str, inputs: Iterable[str]) -> NodeDef:
+        """Another node of the same kind."""
+        twin = NodeDef(name=name, op=made.op, device=made.device, input=map(as_input, inputs))
+        for key, value in made.attr.items():
+            twin.attr[key].CopyFrom(value)
         self.graph.add(twin)
+        return twin
 
     def _constant(self, name: str, value: Array, dtype: tf.DType | None = None) -> str:
         self.graph.add(constant(name, value, dtype))
@@ -131,7 +131,7 @@ class Streams:
         for role, read in (("bias", bias), ("weight_low", weight_low), ("weight_high", weight_high)):
             value = array_of(self.graph.maker(read))
             parts.append(self._constant(f"{name}/{role}", value[columns] if value.size > 1 else value))
-        self._copied(made, stream, [x, *parts[:2], low, high, *parts[2:], *output])
+        self._copied(made, name, [x, *parts[:2], low, high, *parts[2:], *output])
 
     def _part(self, made: NodeDef, region: _Region, stream: int) -> None:
         """An op that works on any part as it does on the whole."""
@@ -144,7 +144,7 @@ class Streams:
         if made.op == "Reshape":
             split = region.split[f"{made.name}:0"]
             inputs[1] = self._smaller(node_of(made.input[1]), split, self._name(made.name, stream) + "/shape")
-        self._copied(made, stream, inputs)
+        self._copied(made, self._name(made.name, stream), inputs)
 
     def _smaller(self, shape: str, split: Split, name: str) -> str:
         """The shape of a part: one size of the whole's divided."""
@@ -154,15 +154,12 @@ class Streams:
             value = array_of(made).copy()
             value[axis] = size
             return self._constant(name, value)
-        twin = NodeDef()
-        twin.CopyFrom(made)
-        twin.name = name
         # Pack has an input for every size; ConcatV2 has sizes known at run time, and constant ones behind them.
         position = axis if made.op == "Pack" else 1
         value = array_of(self.graph.maker(made.input[position])).copy()
         value[... if made.op == "Pack" else axis - len(split.sizes)] = size
-        twin.input[position] = as_input(self._constant(f"{name}/part", value))
-        self.graph.add(twin)
+        part = self._constant(f"{name}/part", value)
+        self._copied(made, name, [part if number == position else read for number, read in enumerate(made.input)])
         return f"{name}:0"
 
     def _whole_shape(self, name: str, region: _Region) -> None:
@@ -171,11 +168,7 @@ class Streams:
         split = region.split[tensor(made.input[0])]
         kind = tf.as_dtype(attribute(made, "out_type").type or tf.int32.as_datatype_enum)
         part = self.graph.fresh(f"{name}/part")
-        twin = NodeDef()
-        twin.CopyFrom(made)
-        twin.name = part
-        twin.input[0] = as_input(self._read(made.input[0], region, 0))
-        self.graph.add(twin)
+        self._copied(made, part, [self._read(made.input[0], region, 0)])
         factors = np.ones(len(split.sizes), kind.as_numpy_dtype)
         factors[split.axis] = self._count
         self.graph.add(node(name, "Mul", [part, self._constant(f"{name}/factors", factors)], T=kind))
@@ -191,17 +184,11 @@ class Streams:
             name = self._name(made.name, stream)
             part = self._constant(f"{name}/weight", values[self._slice(values.shape[0], stream)], tf.qint8)
             shift = self._constant(f"{name}/bias", offset if stream == 0 else np.zeros_like(offset))
-            twin = NodeDef()
-            twin.CopyFrom(made)
-            twin.name = name
-            del twin.input[:]
-            inputs = [self._read(x, region, stream), part, shift, *([addend] if addend is not None else []), *scales]
-            if addend is not None and stream:
-                inputs.remove(addend)
+            extra = [addend] if addend is not None and stream == 0 else []
+            twin = self._copied(made, name, [self._read(x, region, stream), part, shift, *extra, *scales])
+            if addend is not None and not extra:
                 del twin.attr["Tdevice_inputs"].list.type[3]
                 twin.attr["fused_ops"].list.s.remove(b"Add")
-            twin.input.extend(map(as_input, inputs))
-            self.graph.add(twin)
             if stream:
                 name = made.name if stream == self._count - 1 else f"{name}/sum"
                 self.graph.add(node(name, "AddV2", [total, self._name(made.name, stream)], T=tf.float32, **{MARK: self._count}))
@@ -217,6 +204,7 @@ class _Region:
         self.members: list[str] = []  # in the order of computation
         self.ends: list[str] = []
         self.sizes: list[str] = []  # Shape nodes
+        self._behind: set[str] = set()
         self.constants: dict[tuple[str, int], tuple[Array, int]] = {}  # (reader, position) -> value, axis: streams read their part
 
     def follow(self, starts: list[NodeDef]) -> None:
@@ -226,6 +214,7 @@ class _Region:
                 raise _Unfit
             columns = _weight(self._graph, made.input[1]).shape[1]
             self._put(made, Split(1, (None, columns)))
+        self._behind = self._after(starts)
         waiting = [reader for made in starts for reader in self._graph.followers(made.name)]
         while waiting:
             ready = [name for name in dict.fromkeys(waiting) if self._ready(name)]
@@ -247,20 +236,18 @@ class _Region:
 
     def _ready(self, name: str) -> bool:
         """Whether all inputs that will be split are split by now. Those that come from elsewhere never will be."""
-        return not any(read not in self.split and self._depends(read) for read in self._graph.inputs(self._graph.nodes[name]))
+        reads = self._graph.inputs(self._graph.nodes[name])
+        return not any(read not in self.split and node_of(read) in self._behind for read in reads)
 
-    def _depends(self, read: str) -> bool:
-        """Whether a tensor is computed from this region, seen far enough to tell operands of attention apart from constants."""
-        waiting, seen = [node_of(read)], set[str]()
-        while waiting and len(seen) < 64:
+    def _after(self, starts: list[NodeDef]) -> set[str]:
+        """All nodes that are computed from these and from themselves. A shape is not: it is there whatever becomes of the values."""
+        behind, waiting = set[str](), [made.name for made in starts]
+        while waiting:
             name = waiting.pop()
-            if name in seen or name in self.sizes:
-                continue
-            seen.add(name)
-            if name in self.members or name in self.ends:
-                return True
-            waiting.extend(node_of(each) for each in self._graph.nodes[name].input)
-        return False
+            if name not in behind and self._graph.nodes[name].op != "Shape":
+                behind.add(name)
+                waiting.extend(self._graph.followers(name))
+        return behind
 
     def _step(self, made: NodeDef) -> list[str]:
         """Split one op; what comes after it."""
