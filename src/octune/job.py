@@ -81,6 +81,11 @@ class Job:
         if config.model is not None and config.model.target == "onnx":
             given.model = _as_onnx(given, config)
         backend = backend_for(given.model, settings)
+        if settings.streams > 1 and not backend.can_stream:
+            raise UnsupportedError(
+                f"performance.streams is {settings.streams}, which is there for graphs of TensorFlow, and this model is another kind "
+                f"({backend.name}). Leave it out."
+            )
         calibration_batches = (
             as_batches(given.calibration, role="calibration", limit=_limit(config)) if given.calibration is not None else None
         )

@@ -84,6 +84,11 @@ class Backend(ABC):
         """The fp32 model to score and to compare with: the user's own kind of thing, in inference mode."""
 
     @property
+    def can_stream(self) -> bool:
+        """Whether :meth:`finalists` knows a form in ``settings.streams`` parts that run side by side."""
+        return False
+
+    @property
     def notes(self) -> Sequence[str]:
         """What the user should know about the model: converted weights, tied weights, shared modules, ..."""
         return ()

@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import octune
 from octune.backends.base import Settings
 from octune.backends.tensorflow.backend import TensorFlowBackend
 from octune.backends.tensorflow.freeze import as_graph
 from octune.backends.tensorflow.graph import FrozenGraph
 from octune.backends.tensorflow.rewrite import Rewriter
+from octune.backends.tensorflow.sessions import Sessions
 from octune.backends.tensorflow.streams import streams_of
 from octune.backends.tensorflow.worker import Worker
-from octune.errors import ModelError
+from octune.errors import ModelError, UnsupportedError
 from octune.plan import Plan, Scheme
 
 from .graphs import Array, bert, bert_feed, calibrated, dense, error, everything, frozen, normal, op_types, run, v1, weight
@@ -144,6 +146,44 @@ def test_the_backend_offers_streams_when_asked_and_runs_them() -> None:
     plain = backends[1].run(backends[1].apply(plan, ranges), batch)
     assert [error(value, plain[name]) < 0.02 for name, value in backends[1].run(finalist.model, batch).items()] == [True]
     backends[1].close()
+
+
+def test_tuning_with_streams_ends_with_a_graph_that_meets_the_criterion() -> None:
+    graph = bert()
+    feed = bert_feed(batch=8)
+    inputs = {name.removesuffix(":0"): value for name, value in feed.items()}
+    wanted = run(graph.graph_def, graph.outputs["logits"], feed).argmax(1)
+
+    def evaluate(model: Any) -> float:
+        with v1.Session(graph=model) as session:
+            return float(np.mean(session.run(graph.outputs["logits"], feed).argmax(1) == wanted))
+
+    config = {"model": {"framework": "tensorflow", "outputs": [graph.outputs["logits"]]}, "performance": {"streams": 2, "threads": 2}}
+    result = octune.tune(as_graph(graph.graph_def), calibration=[inputs], evaluate=evaluate, config=config)
+    assert result.met, str(result)
+    # Which form is faster is for the machine to say. Either way the form was made, and what it wants was said.
+    assert any("inter_op_parallelism_threads=2" in note for note in result.notes), result.notes
+    assert {trial.form for trial in result.trials} <= {"eager", "streams"}
+
+
+def test_streams_are_refused_where_there_are_none() -> None:
+    import keras
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    with pytest.raises(UnsupportedError, match=r"performance\.streams is 2.*Leave it out"):
+        octune.tune(model, calibration=[normal(3, 4)], evaluate=lambda model: 1.0, config={"performance": {"streams": 2}})
+
+
+def test_a_graph_in_streams_still_has_a_session_of_its_own() -> None:
+    """A graph that reads its own file is started by a session, in whatever form it is."""
+    graph = bert()
+    rewriter = Rewriter(graph)
+    ranges, plan = calibrated(rewriter, [bert_feed()]), everything(rewriter, STATIC)
+    made = as_graph(rewriter.in_streams(plan, ranges, 2))
+    sessions = Sessions(2)
+    answer = sessions.run(made, {"y": graph.outputs["logits"]}, bert_feed())["y"]
+    assert error(sessions.session(made).run(graph.outputs["logits"], bert_feed()), answer) < 1e-4
+    sessions.close()
 
 
 def test_a_worker_hands_on_what_goes_wrong_and_goes_on() -> None:

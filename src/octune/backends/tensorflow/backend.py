@@ -76,6 +76,10 @@ class TensorFlowBackend(Backend):
         return self._form.build(self._frozen.graph_def)
 
     @property
+    def can_stream(self) -> bool:
+        return self._form.kind == "graph"  # what is called and not run by a session has the threads of the whole process
+
+    @property
     def notes(self) -> Sequence[str]:
         return self._notes
 
@@ -161,10 +165,17 @@ class TensorFlowBackend(Backend):
 
     def finalists(self, plan: Plan, ranges: Ranges, inputs: Inputs | Feed) -> Iterator[Finalist]:
         # Asked for only: whoever runs such a graph in a session with the usual threads has a slower one.
-        wanted = self._streams > 1 and self._form.kind == "graph"
-        made = self._rewriter.in_streams(plan, ranges, self._streams) if wanted else None
-        if made is not None:
-            yield Finalist("streams", self._form.build(made))
+        if self._streams == 1 or not self.can_stream:
+            return
+        made = self._rewriter.in_streams(plan, ranges, self._streams)
+        if made is None:
+            self._notes.append(f"no part of the graph can be split into {self._streams} streams")
+            return
+        self._notes.append(
+            f"a graph in streams wants sessions with inter_op_parallelism_threads={self._streams} and intra_op_parallelism_threads "
+            "such that their product is the number of threads; with the usual settings it is slower"
+        )
+        yield Finalist("streams", self._form.build(made))
 
     def run(self, model: Any, inputs: Inputs | Feed) -> Outputs:
         if isinstance(inputs, Feed):

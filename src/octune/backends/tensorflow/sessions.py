@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -47,49 +48,57 @@ def set_threads(threads: int) -> str:
     return ""
 
 
-class Sessions:
-    """Sessions by graph. A session holds its graph and a copy of its weights, so only the last few are kept.
+class _Kept:
+    """A graph, its session, and the questions that were prepared. One made of streams is asked in a process of its own."""
 
-    A graph made of streams is run in a process of its own, with the threads that it wants.
-    """
+    def __init__(self, graph: Any, threads: int | None) -> None:
+        self.graph, self._threads = graph, threads
+        self.prepared: dict[Any, Callable[..., list[Any]]] = {}
+        streams = streams_of(graph)  # looks at every op: once for a graph, not for every run
+        share = max(1, (threads or probe_machine().cores) // streams)
+        self.worker = Worker(graph, inter_op=streams, intra_op=share) if streams > 1 else None
+
+    @cached_property
+    def session(self) -> Any:
+        return new_session(self.graph, self._threads)
+
+    def close(self) -> None:
+        if self.worker is not None:
+            self.worker.close()
+        if "session" in self.__dict__:
+            self.session.close()
+
+
+class Sessions:
+    """Sessions by graph. A session holds its graph and a copy of its weights, so only the last few are kept."""
 
     def __init__(self, threads: int | None = None) -> None:
         self._threads = threads
-        self._workers: dict[int, tuple[Any, Worker]] = {}
-        self._kept: OrderedDict[int, tuple[Any, Any, dict[Any, Callable[..., list[Any]]]]] = OrderedDict()
+        self._kept: OrderedDict[int, _Kept] = OrderedDict()
 
     def session(self, graph: Any) -> Any:
         """The session of a graph."""
-        return self._entry(graph)[1]
+        return self._entry(graph).session
 
     def run(self, graph: Any, fetches: Mapping[str, str], feed: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
         """Arrays by name. The same question asked again costs no preparation."""
-        if streams_of(graph) > 1:
-            return dict(zip(fetches, self._worker(graph).run(list(fetches.values()), feed), strict=True))
-        _, session, prepared = self._entry(graph)
+        entry = self._entry(graph)
+        if entry.worker is not None:
+            return dict(zip(fetches, entry.worker.run(list(fetches.values()), feed), strict=True))
         key = (tuple(fetches.values()), tuple(feed))
-        if key not in prepared:
-            prepared[key] = session.make_callable(list(fetches.values()), feed_list=list(feed))
-        return dict(zip(fetches, map(np.asarray, prepared[key](*feed.values())), strict=True))
+        if key not in entry.prepared:
+            entry.prepared[key] = entry.session.make_callable(list(fetches.values()), feed_list=list(feed))
+        return dict(zip(fetches, map(np.asarray, entry.prepared[key](*feed.values())), strict=True))
 
-    def _entry(self, graph: Any) -> tuple[Any, Any, dict[Any, Callable[..., list[Any]]]]:
+    def _entry(self, graph: Any) -> _Kept:
         if id(graph) not in self._kept:
-            self._kept[id(graph)] = (graph, new_session(graph, self._threads), {})
+            self._kept[id(graph)] = _Kept(graph, self._threads)
         self._kept.move_to_end(id(graph))
         while len(self._kept) > KEPT:
-            self._kept.popitem(last=False)[1][1].close()
+            self._kept.popitem(last=False)[1].close()
         return self._kept[id(graph)]
-
-    def _worker(self, graph: Any) -> Worker:
-        if id(graph) not in self._workers:
-            streams = streams_of(graph)
-            share = max(1, (self._threads or probe_machine().cores) // streams)
-            self._workers[id(graph)] = (graph, Worker(graph, inter_op=streams, intra_op=share))
-        return self._workers[id(graph)][1]
 
     def close(self) -> None:
         """Let go of all sessions."""
-        while self._workers:
-            self._workers.popitem()[1][1].close()
         while self._kept:
-            self._kept.popitem()[1][1].close()
+            self._kept.popitem()[1].close()
