@@ -256,3 +256,74 @@ def test_large_models_are_saved_in_two_files(tmp_path: Path, monkeypatch: pytest
     assert {path.name for path in tmp_path.iterdir()} == {"model.onnx", "model.onnx.data"}
     wanted, got = backend.run(model, feed), backend.run(backend.load(tmp_path, metadata), feed)
     assert all(np.array_equal(wanted[name], got[name]) for name in wanted)
+
+
+def padded(zeros: list[int], value: float | None = None, mode: str = "constant", **conv: Any) -> onnx.ModelProto:
+    """x -> Pad -> Conv, the numbers of zeros as exporters leave them: computed by a chain of nodes."""
+    random = np.random.default_rng(0)
+    first, second = np.array(zeros[:4], np.int64), np.array(zeros[4:], np.int64)
+    stored = {"first": first, "second": second, "w": random.standard_normal((8, 3, 3, 3)).astype(np.float32)}
+    nodes = [
+        helper.make_node("Concat", ["first", "second"], ["joined"], axis=0),
+        helper.make_node("Cast", ["joined"], ["pads"], to=TensorProto.INT64),
+        helper.make_node("Pad", ["x", "pads", *(["value"] if value is not None else [])], ["wide"], mode=mode),
+        helper.make_node("Conv", ["wide", "w"], ["y"], **conv),
+    ]
+    if value is not None:
+        stored["value"] = np.float32(value)
+    graph = helper.make_graph(
+        nodes,
+        "padded",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 9, 9])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * 4)],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in stored.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize(
+    ("model", "left"),
+    [
+        (padded([0, 0, 0, 1, 0, 0, 2, 1]), 0),
+        (padded([0, 0, 1, 0, 0, 0, 0, 0], 0.0, pads=[1, 1, 1, 1], strides=[2, 2]), 0),
+        (padded([0, 0, 1, 1, 0, 0, 1, 1], auto_pad="VALID"), 0),
+        (padded([0, 0, 1, 1, 0, 0, 1, 1], 0.5), 1),  # not zeros
+        (padded([0, 0, 1, 1, 0, 0, 1, 1], mode="reflect"), 1),
+        (padded([0, 0, -1, 0, 0, 0, 0, 0]), 1),  # cuts a row off
+        (padded([1, 0, 0, 0, 0, 0, 0, 0]), 1),  # an image more
+        (padded([0, 0, 1, 1, 0, 0, 1, 1], auto_pad="SAME_UPPER"), 1),
+    ],
+)
+def test_zeros_around_an_image_become_the_padding_of_its_convolution(model: onnx.ModelProto, left: int) -> None:
+    x = np.random.default_rng(1).standard_normal((2, 3, 9, 9)).astype(np.float32)
+    backend, fp32, int8 = quantized(model, x)
+    kinds = [node.op_type for node in backend.baseline.graph.proto.graph.node]
+    assert kinds.count("Pad") == left
+    assert "Concat" not in kinds  # what is computed from constants alone is a constant
+    np.testing.assert_allclose(fp32[0], reference(model, {"x": x})[0], rtol=1e-4, atol=1e-4)
+    assert close(int8[0], fp32[0])
+
+
+def test_what_chance_makes_and_what_is_large_is_no_constant() -> None:
+    nodes = [
+        helper.make_node("RandomNormal", [], ["noise"], shape=[1, 16]),
+        helper.make_node("Expand", ["one", "many"], ["wide"]),
+        helper.make_node("ReduceSum", ["wide"], ["sum"], keepdims=0),
+        helper.make_node("Mul", ["noise", "sum"], ["shift"]),
+        helper.make_node("Add", ["x", "shift"], ["z"]),
+        helper.make_node("MatMul", ["z", "w"], ["y"]),
+    ]
+    stored = {"one": np.zeros(1, np.float32), "many": np.array([10_000], np.int64), "w": weight(16, 8)}
+    graph = helper.make_graph(
+        nodes,
+        "chance",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 8])],
+        [numpy_helper.from_array(array, name) for name, array in stored.items()],
+    )
+    x = inputs()
+    backend, fp32, _ = quantized(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), x)
+    kinds = [node.op_type for node in backend.baseline.graph.proto.graph.node]
+    assert "RandomNormal" in kinds
+    assert "ReduceSum" not in kinds
+    np.testing.assert_allclose(fp32[0], x @ weight(16, 8), rtol=1e-4, atol=1e-5)

@@ -28,10 +28,7 @@ def fold_batchnorms(view: View) -> int:
             _fold(view, conv, node, weight, bias, [p.astype(np.float64) for p in known[:4]])
             gone.add(index)
     if gone:
-        graph = view.model.proto.graph
-        kept = [node for index, node in enumerate(view.nodes) if index not in gone]
-        del graph.node[:]
-        graph.node.extend(kept)
+        view.keep(lambda index: index not in gone)
     return len(gone)
 
 

@@ -10,7 +10,7 @@ than 2 GB is like any other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -169,6 +169,12 @@ class View:
         if node.op_type == "Squeeze":
             return source.squeeze(axes)
         return None if axes is None else np.expand_dims(source, axes)
+
+    def keep(self, kept: Callable[[int], bool]) -> None:
+        """Leave nodes out of the graph itself, by index. The view is of no use afterwards."""
+        nodes = [node for index, node in enumerate(self.nodes) if kept(index)]
+        del self.model.proto.graph.node[:]
+        self.model.proto.graph.node.extend(nodes)
 
     def learn(self, values: Iterable[Any]) -> None:
         """Take types and ranks from value infos, of inputs, outputs and inference."""

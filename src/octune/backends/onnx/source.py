@@ -2,8 +2,8 @@
 
     model, notes = open_model("model.onnx")
 
-Normal form: opset 13 or later, every node named, constants beside the graph, fp32, no BatchNorm after a convolution. The file and
-the protobuf that the user brought are only read.
+Normal form: opset 13 or later, every node named, constants beside the graph, fp32, no Pad before and no BatchNorm after a convolution.
+The file and the protobuf that the user brought are only read.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 from onnx.inliner import inline_local_functions
 
 from octune.backends.onnx.batchnorm import fold_batchnorms
+from octune.backends.onnx.constants import fold_constants
 from octune.backends.onnx.graph import Array, Model, View, subgraphs, unused
 from octune.backends.onnx.half import in_fp32
+from octune.backends.onnx.padding import fold_pads
 from octune.errors import ModelError, UnsupportedError
 
 __all__ = ["open_model"]
@@ -44,6 +46,8 @@ def open_model(source: str | Path | ModelProto) -> tuple[Model, list[str]]:
     model = _current(model)
     _named(model.proto)
     in_fp32(model, notes)
+    fold_constants(View(model))
+    fold_pads(View(model))
     folded = fold_batchnorms(View(model))
     if folded:
         notes.append(f"{folded} BatchNorms are folded into the convolutions before them")

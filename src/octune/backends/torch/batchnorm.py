@@ -14,6 +14,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from octune.backends.torch.batches import Call, named_outputs, the_input
 from octune.backends.torch.copying import light_copy, replace_module
+from octune.backends.torch.geometry import geometry_of
 
 __all__ = ["fold_batchnorms"]
 
@@ -74,7 +75,7 @@ def _pairs(model: nn.Module, call: Call) -> list[Pair]:
     norms = [m for m in names if type(m) is nn.BatchNorm2d and m.track_running_stats]
     if not norms:
         return []
-    handles = [m.register_forward_hook(after_conv) for m in names if type(m) is nn.Conv2d]
+    handles = [m.register_forward_hook(after_conv) for m in names if isinstance(m, nn.Conv2d) and geometry_of(m) is not None]
     handles += [m.register_forward_pre_hook(before_bn, with_kwargs=True) for m in norms]
     try:
         with torch.inference_mode():

@@ -3,7 +3,8 @@
     for found in discover(model):
         found.op, found.module
 
-A module counts by what it computes: a subclass that overrides ``forward`` computes something else and is left alone.
+A module counts by what it computes: a subclass that overrides ``forward`` computes something else and is left alone, unless it is a
+convolution that only pads by itself (see ``geometry``).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from octune.backends.torch.geometry import geometry_of
 from octune.plan import Op, Scheme
 from octune.repair import BIAS, SMOOTH
 
@@ -49,7 +51,7 @@ def kind_of(module: nn.Module) -> str | None:
     forward = type(module).forward
     if isinstance(module, nn.Linear) and forward is nn.Linear.forward:
         return "linear"
-    if isinstance(module, nn.Conv2d) and forward is nn.Conv2d.forward:
+    if isinstance(module, nn.Conv2d):
         return "conv2d"
     if isinstance(module, nn.Embedding) and forward is nn.Embedding.forward:
         return "embedding"
@@ -82,7 +84,7 @@ def discover(model: nn.Module) -> list[Found]:
             tied = [owner for owner in owners.get(id(weight), []) if owner != name]
             if tied:
                 notes.append(f"its weight is tied to {', '.join(tied)}; quantizing unties them")
-            reason = _cannot(module, kind)
+            reason = _cannot(module)
             if reason:
                 schemes, notes = (Scheme.fp32(),), [reason]
         size = 0 if weight is None else weight.numel()
@@ -103,10 +105,13 @@ def discover(model: nn.Module) -> list[Found]:
     return found
 
 
-def _cannot(module: nn.Module, kind: str) -> str:
+def _cannot(module: nn.Module) -> str:
     """Why this module cannot be quantized, or an empty string."""
-    if kind == "conv2d" and isinstance(module, nn.Conv2d) and (module.padding_mode != "zeros" or isinstance(module.padding, str)):
-        return f"its padding ({module.padding_mode}, {module.padding}) has no int8 kernel"
-    if kind == "embedding" and isinstance(module, nn.Embedding) and module.max_norm is not None:
+    if isinstance(module, nn.Conv2d) and geometry_of(module) is None:
+        own = type(module).forward is not nn.Conv2d.forward
+        return (
+            f"{type(module).__name__} computes something of its own" if own else f"its padding ({module.padding_mode}) has no int8 kernel"
+        )
+    if isinstance(module, nn.Embedding) and module.max_norm is not None:
         return "its rows are renormalised when they are read (max_norm)"
     return ""

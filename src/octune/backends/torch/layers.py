@@ -12,6 +12,7 @@ modules do, because models call them by that name.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +21,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.ao.quantization.fx import _decomposed  # noqa: F401  registers torch.ops.quantized_decomposed
 
+from octune.backends.torch.geometry import SAME, geometry_of, same_padding
 from octune.calibration import TensorStats, affine_uint8, choose_range
 from octune.errors import PlanError
 from octune.plan import Scheme
@@ -192,13 +194,14 @@ class Int8DynamicLinear(Int8Linear):
 
 
 class Int8Conv2d(_Int8Weights):
-    """Static int8 convolution. ``settings``: scale, zero_point, stride, padding, dilation, groups, input_shape, output.
+    """Static int8 convolution. ``settings``: scale, zero_point, stride, padding, dilation, groups, input_shape, output, pads.
 
     With ``smooth``, every channel of the input is multiplied by a number of its own first, as in :class:`Int8Linear`.
 
     ``input_shape`` is that of one calibrated sample. The kernel lays out its weights for a size of image; packed for an unknown
     one, they are packed again at every call, which at batch 1 takes several times longer than the convolution itself.
     ``output`` is the scale and zero point that fit what the convolution gives, for the compiled form (see ``lowering``).
+    ``pads`` (see ``geometry``) is there only where sides differ, which the kernel cannot do.
     """
 
     kind = "int8_conv2d"
@@ -218,6 +221,9 @@ class Int8Conv2d(_Int8Weights):
     def _pack(self) -> torch.Tensor:
         where = (self.stride, self.padding, self.dilation, self.groups)
         shape = self.settings.get("input_shape")
+        if shape is not None:
+            left, right, top, bottom = _pads(self.settings, self.weight_int8, shape)
+            shape = [*shape[:2], shape[2] + top + bottom, shape[3] + left + right]
         if torch.compiler.is_compiling():
             weight = self.weight_int8
             if self._single:
@@ -247,6 +253,8 @@ class Int8Conv2d(_Int8Weights):
         if self._single and torch.compiler.is_compiling():
             x = F.pad(x, (0, 0, 0, 0, 0, 1))
         q = to_uint8(x.contiguous(memory_format=torch.channels_last), self.scale, self.zero_point)
+        if "pads" in self.settings:  # behind the quantize: a quarter of the bytes
+            q = F.pad(q, _pads(self.settings, self.weight_int8, x.shape), value=self.zero_point)
         y: torch.Tensor = onednn.qconv_pointwise.default(
             q, self.scale, self.zero_point, packed, self.weight_scale, zeros, self.bias,
             self.stride, self.padding, self.dilation, self.groups, 1.0, 0, torch.float32, "none", [], "",
@@ -283,7 +291,7 @@ class Bf16Linear(Layer):
 
 
 class Bf16Conv2d(Layer):
-    """Float in, float out, bfloat16 in between. ``settings``: stride, padding, dilation, groups."""
+    """Float in, float out, bfloat16 in between. ``settings``: stride, padding, dilation, groups, pads."""
 
     kind = "bf16_conv2d"
     weight: torch.Tensor
@@ -291,7 +299,20 @@ class Bf16Conv2d(Layer):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         where = {name: self.settings[name] for name in ("stride", "padding", "dilation", "groups")}
-        return F.conv2d(input.bfloat16(), self.weight, self.bias, **where).to(input.dtype)
+        x = input.bfloat16()
+        if "pads" in self.settings:
+            x = F.pad(x, _pads(self.settings, self.weight, x.shape))
+        return F.conv2d(x, self.weight, self.bias, **where).to(input.dtype)
+
+
+def _pads(settings: Mapping[str, Any], weight: torch.Tensor, shape: Sequence[int]) -> tuple[int, int, int, int]:
+    """What a convolution adds around an image before the kernel sees it."""
+    pads = settings.get("pads", (0, 0, 0, 0))
+    if pads != SAME:
+        left, right, top, bottom = pads
+        return left, right, top, bottom
+    kernel = (weight.shape[2], weight.shape[3])
+    return same_padding((shape[-2], shape[-1]), kernel, tuple(settings["stride"]), tuple(settings["dilation"]))
 
 
 class Bf16Embedding(Layer):
@@ -315,9 +336,8 @@ def quantized_layer(module: nn.Module, kind: str, scheme: Scheme, stats: TensorS
     bias: torch.Tensor | None = getattr(module, "bias", None)
     if kind == "conv1d":
         weight = weight.t()
-    where: dict[str, Any] = {}
-    if isinstance(module, nn.Conv2d):
-        where = {name: list(getattr(module, name)) for name in ("stride", "padding", "dilation")} | {"groups": module.groups}
+    geometry = geometry_of(module) if isinstance(module, nn.Conv2d) else None
+    where: dict[str, Any] = {} if geometry is None else geometry.settings()
     family = {"conv2d": "conv2d", "embedding": "embedding"}.get(kind, "linear")
     if scheme.dtype == "bf16":
         tensors = {"weight": weight.bfloat16()} | ({} if family == "embedding" else {"bias": None if bias is None else bias.bfloat16()})
