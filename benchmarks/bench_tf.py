@@ -1,7 +1,7 @@
 """TensorFlow contenders: fp32 and bf16 of TensorFlow itself, Neural Compressor's int8, LiteRT's int8, and Octune's.
 
 The model is the frozen graph of ``examples/tensorflow/bert_squad``, with seeded random weights. All that TensorFlow runs gets a session
-with the same settings.
+with the same settings, in a process of its own.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from safetensors.numpy import save_file
 
 from octune.backends.base import Settings
 from octune.backends.tensorflow.backend import TensorFlowBackend
+from octune.backends.tensorflow.worker import Worker
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples" / "tensorflow" / "bert_squad"))
 from model import classifier_graph
@@ -105,29 +106,33 @@ def _write_checkpoint(folder: Path, layers: int, hidden: int) -> None:
 # -- TensorFlow -------------------------------------------------------------------------------------------------------
 
 
-def _in_session(graph: Any, preparation: Preparation, bf16: bool = False) -> Callable[[Inputs], Any]:
-    config = tf1.ConfigProto(inter_op_parallelism_threads=preparation.threads, intra_op_parallelism_threads=preparation.threads)
+def _config(inter_op: int, intra_op: int, bf16: bool = False) -> Any:
+    config = tf1.ConfigProto(inter_op_parallelism_threads=inter_op, intra_op_parallelism_threads=intra_op)
     if bf16:
         from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
         config.graph_options.rewrite_options.auto_mixed_precision_onednn_bfloat16 = RewriterConfig.ON
-    session = tf1.Session(graph=graph, config=config)
-    call = session.make_callable(f"{OUTPUT}:0", feed_list=[f"{name}:0" for name in INPUTS])
+    return config
+
+
+def _session(graph: Any, preparation: Preparation, config: Any = None) -> Callable[[Inputs], Any]:
+    """A session in a process of its own, that has answered once: what one makes of its copy of the weights is not in another's way."""
+    worker = Worker(graph, config or _config(preparation.threads, preparation.threads))
 
     def run(inputs: Inputs) -> Any:
-        return call(*(inputs[name] for name in INPUTS))
+        return worker.run([f"{OUTPUT}:0"], {f"{name}:0": inputs[name] for name in INPUTS})[0]
 
     run(preparation.calibration[0])
     return run
 
 
 def _fp32(preparation: Preparation) -> Built:
-    return Built(_in_session(preparation.subject.model, preparation))
+    return Built(_session(preparation.subject.model, preparation))
 
 
 def _bf16(preparation: Preparation) -> Built:
     begun = time.perf_counter()
-    run = _in_session(preparation.subject.model, preparation, bf16=True)
+    run = _session(preparation.subject.model, preparation, _config(preparation.threads, preparation.threads, bf16=True))
     return Built(run, time.perf_counter() - begun)
 
 
@@ -136,25 +141,21 @@ def _octune(preparation: Preparation) -> Built:
     settings = Settings(INPUTS, (OUTPUT,), preparation.threads, streams=preparation.threads)
     found = preparation.found = calibrated(TensorFlowBackend(preparation.subject.model, settings), preparation.calibration)
     graph = found.backend.apply(found.plan, found.ranges)
-    run = _in_session(graph, preparation)
+    run = _session(graph, preparation)
     preparation.seconds = time.perf_counter() - begun
     return Built(run, preparation.seconds, [*found.remarks, _int8_ops(graph)])
 
 
 def _octune_streams(preparation: Preparation) -> Built:
-    """The same plan in as many parts as there are threads, in a process with one thread per op: a process has one setting for all."""
-    found = preparation.found
+    """The same plan in as many parts as there are threads, in a session with one thread per op."""
+    found, preparation.found = preparation.found, None  # the last who needs it: it holds the weights
     if found is None:
         raise RuntimeError(f"it is a form of {OCTUNE}, which is not there")
     begun = time.perf_counter()
     finalist = next(iter(found.backend.finalists(found.plan, found.ranges, None)), None)
     if finalist is None:
         raise RuntimeError("nothing can be split")
-
-    def run(inputs: Inputs) -> Any:
-        return found.backend.run(finalist.model, found.backend.split(inputs)[0])[OUTPUT]
-
-    run(preparation.calibration[0])
+    run = _session(finalist.model, preparation, _config(preparation.threads, 1))
     return Built(run, preparation.seconds + time.perf_counter() - begun, [_int8_ops(finalist.model)])
 
 
@@ -181,7 +182,7 @@ def _neural_compressor(preparation: Preparation) -> Built:
     graph = tf.Graph()
     with graph.as_default():
         tf.import_graph_def(graph_def, name="")
-    return Built(_in_session(graph, preparation), seconds, [_int8_ops(graph)])
+    return Built(_session(graph, preparation), seconds, [_int8_ops(graph)])
 
 
 def _litert(preparation: Preparation) -> Built:

@@ -188,7 +188,7 @@ def test_a_graph_in_streams_still_has_a_session_of_its_own() -> None:
 
 def test_a_worker_hands_on_what_goes_wrong_and_goes_on() -> None:
     graph = bert()
-    worker = Worker(as_graph(graph.graph_def), 1, 1)
+    worker = Worker(as_graph(graph.graph_def), tf.compat.v1.ConfigProto())
     try:
         with pytest.raises(ModelError, match="nothing"):
             worker.run(["nothing:0"], {})

@@ -56,7 +56,8 @@ class _Kept:
         self.prepared: dict[Any, Callable[..., list[Any]]] = {}
         streams = streams_of(graph)  # looks at every op: once for a graph, not for every run
         share = max(1, (threads or probe_machine().cores) // streams)
-        self.worker = Worker(graph, inter_op=streams, intra_op=share) if streams > 1 else None
+        config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=streams, intra_op_parallelism_threads=share)
+        self.worker = Worker(graph, config) if streams > 1 else None
 
     @cached_property
     def session(self) -> Any:

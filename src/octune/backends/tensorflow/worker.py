@@ -1,6 +1,6 @@
 """A graph in a process of its own, for thread settings that this process cannot have.
 
-    worker = Worker(graph, inter_op=2, intra_op=1)
+    worker = Worker(graph, ConfigProto(inter_op_parallelism_threads=2, intra_op_parallelism_threads=1))
     worker.run(["logits:0"], {"input_ids:0": array})        # -> [array]
 
 All sessions of a process share the threads inside ops: whatever the first one asked for, the others get. So a graph that wants other
@@ -30,12 +30,12 @@ Arrays = list[np.ndarray[Any, Any]]
 class Worker:
     """Starts its process when it is made; ends it when it is closed, or with this process."""
 
-    def __init__(self, graph: Any, inter_op: int, intra_op: int) -> None:
+    def __init__(self, graph: Any, config: Any) -> None:
         # A file, not the pipe: the graph of a large model is gigabytes.
         self._folder = tempfile.TemporaryDirectory(prefix="octune-")
         path = Path(self._folder.name) / "graph.pb"
         path.write_bytes(graph.as_graph_def().SerializeToString())
-        command = [sys.executable, "-c", f"from {__name__} import serve; serve()", str(path), str(inter_op), str(intra_op)]
+        command = [sys.executable, "-c", f"from {__name__} import serve; serve()", str(path), config.SerializeToString().hex()]
         folders = os.pathsep.join(filter(None, [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH")]))
         self._process = subprocess.Popen(
             command,
@@ -75,7 +75,7 @@ class Worker:
 
 def serve() -> None:
     """The other side: answers until nobody asks any more."""
-    path, inter_op, intra_op = sys.argv[1:4]
+    path, config = sys.argv[1:3]
     inner, outer = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints must not spoil the answers
     import tensorflow as tf
@@ -83,8 +83,7 @@ def serve() -> None:
     graph = tf.Graph()
     with graph.as_default():
         tf.import_graph_def(tf.compat.v1.GraphDef.FromString(Path(path).read_bytes()), name="")
-    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=int(inter_op), intra_op_parallelism_threads=int(intra_op))
-    with tf.compat.v1.Session(graph=graph, config=config) as session:
+    with tf.compat.v1.Session(graph=graph, config=tf.compat.v1.ConfigProto.FromString(bytes.fromhex(config))) as session:
         _answer(session, inner, outer)
 
 
