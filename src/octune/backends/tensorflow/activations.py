@@ -6,8 +6,8 @@ activations.quantized("x:0", Range(-1.0, 3.0))            # -> Quantized: names 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import tensorflow as tf
 
@@ -17,8 +17,8 @@ from octune.backends.tensorflow.layernorm import LAYERNORM
 from octune.backends.tensorflow.ranges import Range
 from octune.backends.tensorflow.shapes import Shapes
 from octune.backends.tensorflow.site import Site
+from octune.backends.tensorflow.wants import Group
 from octune.errors import PlanError
-from octune.repair import Smoothing
 
 __all__ = ["Activations", "Quantized"]
 
@@ -40,14 +40,19 @@ class Activations:
     def __init__(self, graph: Graph, reference: Graph, shapes: Shapes) -> None:
         self._graph, self._reference, self._shapes = graph, reference, shapes
         self._known: dict[tuple[str, object], Quantized] = {}
-        self._smooth: dict[tuple[str, bytes], tuple[Quantized, str]] = {}
+        self._smooth: dict[tuple[str, bytes], tuple[Quantized, str | Quantized]] = {}
         self._views: dict[str, str] = {}
+        self._pools: dict[tuple[str, str], Quantized] = {}
 
     # -- what there is --------------------------------------------------------------------------------------------
 
     def provide(self, tensor: str, made: Quantized) -> None:
         """An op gives this tensor in int8 itself."""
         self._known[tensor, made.range] = made
+
+    def provide_smoothed(self, tensor: str, group: Group, made: Quantized, source: Quantized) -> None:
+        """An op gives this tensor smoothed for a group, made from the int8 tensor ``source``."""
+        self._smooth[tensor, group.multiplier.tobytes()] = made, source
 
     def provided(self, tensor: str, wanted: Range) -> Quantized | None:
         """The int8 form of a tensor in that range, if there is one."""
@@ -81,35 +86,53 @@ class Activations:
             self._known[site.x, "dynamic"] = Quantized(f"{base}:0", f"{base}:1", f"{base}:2", None, rows=True)
         return self._known[site.x, "dynamic"]
 
-    def smoothed(self, group: Sequence[Site], found: Smoothing) -> tuple[Quantized, str]:
-        """The smoothed input of matmuls that read one tensor, and the float tensor it is made from, which may be smoothed already."""
-        site = group[0]
-        key = (site.x, found.multiplier.tobytes())
+    def smoothed(self, group: Group) -> tuple[Quantized, str | Quantized]:
+        """The smoothed input of ops that read one tensor, and what it is made from, which may be smoothed already."""
+        site = group.sites[0]
+        key = (site.x, group.multiplier.tobytes())
         if key not in self._smooth:
-            wanted = Range.affine(found.low, found.high)
-            source = self._smoothed_layernorm(group, found)
+            source = self._smoothed_layernorm(group)
             if source is None:
                 name = self._graph.fresh(f"{node_of(site.x)}/smooth")
-                fits = (self._shapes[site.x] or (None,))[-1] == self.inner(site)
+                fits = site.is_conv or (self._shapes[site.x] or (None,))[-1] == self.inner(site)
                 x = site.x if fits else self.rows(site.x, self.inner(site), tf.float32, name)
-                self._graph.add(node(name, "Mul", [x, self.constant(f"{name}/multiplier", found.multiplier)], T=tf.float32))
-                made = self.quantized(f"{name}:0", wanted)
+                self.scaled(name, x, group.multiplier)
+                made = self.quantized(f"{name}:0", group.range)
             else:
-                made = self.quantized(source, wanted)
+                made = self.quantized(source, group.range)
             self._smooth[key] = replace(made, rows=self.is_matrix(site.x)), source or site.x
         return self._smooth[key]
 
-    def _smoothed_layernorm(self, group: Sequence[Site], found: Smoothing) -> str | None:
-        """The layer normalisation before some matmuls with the smoothing in its gamma and beta, if nobody else reads it."""
-        made = self._reference.maker(group[0].x)
-        through = {name for site in group for name in (*site.path, site.core)}
-        nodes = [made.name, *(name for site in group for name in site.path)]
+    def pooled(self, pool: str, made: Quantized) -> Quantized:
+        """A max pooling of int8 values. Order is the same for the integers as for what they stand for."""
+        if (pool, made.values) not in self._pools:
+            op, name = self._reference.nodes[pool], self._graph.fresh(f"{pool}/int8")
+            signed = made.range is not None and made.range.signed
+            stored, plain = (tf.qint8, tf.int8) if signed else (tf.quint8, tf.uint8)  # MaxPool knows these only by their plain names
+            how: dict[str, Any] = {key: [int(i) for i in attribute(op, key).list.i] for key in ("ksize", "strides")}
+            how |= {"padding": attribute(op, "padding").s.decode(), "data_format": "NHWC"}
+            self._graph.add(node(f"{name}/values", "Bitcast", [made.values], T=stored, type=plain))
+            self._graph.add(node(f"{name}/max", "MaxPool", [f"{name}/values"], T=plain, **how))
+            self._graph.add(node(name, "Bitcast", [f"{name}/max"], T=plain, type=stored))
+            self._pools[pool, made.values] = replace(made, values=f"{name}:0")
+        return self._pools[pool, made.values]
+
+    def scaled(self, name: str, x: str, factors: Array) -> None:
+        """A node of that name, which multiplies every channel."""
+        self._graph.add(node(name, "Mul", [x, self.constant(f"{name}/multiplier", factors)], T=tf.float32))
+
+    def _smoothed_layernorm(self, group: Group) -> str | None:
+        """The layer normalisation before some ops with the smoothing in its gamma and beta, if nobody else reads it."""
+        sites = group.sites
+        made = self._reference.maker(sites[0].x)
+        through = {name for site in sites for name in (*site.path, site.core)}
+        nodes = [made.name, *(name for site in sites for name in site.path)]
         if made.op != LAYERNORM or any(
             not self._reference.is_private(name) or not set(self._reference.followers(name)) <= through for name in nodes
         ):
             return None
         values = [self._reference.maker(reference) for reference in made.input[1:]]
-        names = [self.constant(f"{value.name}/smooth", array_of(value) * found.multiplier) for value in values]
+        names = [self.constant(f"{value.name}/smooth", array_of(value) * group.multiplier) for value in values]
         name = self._graph.fresh(f"{made.name}/smooth")
         self._graph.add(node(name, LAYERNORM, [made.input[0], *names], T=tf.float32, epsilon=attribute(made, "epsilon").f))
         return f"{name}:0"

@@ -19,14 +19,15 @@ import tensorflow as tf
 from octune.backends.tensorflow.activations import Activations, Quantized
 from octune.backends.tensorflow.emit import node, quantized_conv, quantized_matmul
 from octune.backends.tensorflow.graph import Array, Graph, attribute, node_of
-from octune.backends.tensorflow.ranges import Range, activation_range, output_range, smoothed
+from octune.backends.tensorflow.outputs import Outputs, is_pool
+from octune.backends.tensorflow.ranges import Range, activation_range, stats_of
 from octune.backends.tensorflow.shapes import Shapes
 from octune.backends.tensorflow.site import KERNELS, Form, Site, geometry
+from octune.backends.tensorflow.wants import Wants
 from octune.backends.tensorflow.weights import Int8Weight, Weights
 from octune.calibration import Ranges
-from octune.errors import PlanError
 from octune.plan import Plan, Scheme
-from octune.repair import SMOOTH, Smoothing
+from octune.repair import BIAS
 
 __all__ = ["Emission", "Piece"]
 
@@ -45,6 +46,15 @@ class Piece:
     input_range: Range | None = None
     premultiplied: bool = False  # the source holds the smoothed input already
     addend: Quantized | None = None
+    correction: Array | None = None  # what was added to the bias
+    factors: Array | None = None  # what the output channels are multiplied by
+    pool: str | None = None  # the max pooling between the source and the op
+
+    def origin(self, reference: Graph) -> str:
+        """The tensor of the reference that the source stands for."""
+        if self.pool:
+            return reference.inputs(reference.nodes[self.pool])[0]
+        return self.site.x if self.scheme.dtype == "int8" else str(self.source)
 
 
 class Emission:
@@ -57,8 +67,8 @@ class Emission:
         self._activations = Activations(self.graph, reference, shapes)
         self._plan = {name: scheme for name, scheme in plan.items() if scheme.dtype != "fp32"}
         self._sites = [site for name, site in sites.items() if name in self._plan]
-        self._check_repairs()
-        self._smoothings = self._smooth_all()
+        self._wants = Wants(reference, self._sites, self._plan, ranges)
+        self._outputs = Outputs(reference, self._wants, self._activations, ranges)
         self._halves: dict[str, str] = {}
         for site in self._sites:
             scheme = self._plan[site.op.name]
@@ -73,42 +83,12 @@ class Emission:
 
     # -- what is wanted -------------------------------------------------------------------------------------------
 
-    def _check_repairs(self) -> None:
-        for site in self._sites:
-            scheme = self._plan[site.op.name]
-            unknown = set(scheme.repairs) - ({SMOOTH} if not site.is_conv and scheme.mode == "static" else set())
-            if unknown:
-                raise PlanError(f"A {site.op.kind} has no repair named {sorted(unknown)[0]!r} in {scheme} ({site.op.name!r}).")
-
-    def _smooth_all(self) -> dict[str, tuple[Smoothing, list[Site]]]:
-        """Sites to be smoothed, by name, with the group that reads the same tensor."""
-        groups: dict[str, list[Site]] = {}
-        for site in self._sites:
-            if SMOOTH in self._plan[site.op.name].repairs:
-                groups.setdefault(site.x, []).append(site)
-        found: dict[str, tuple[Smoothing, list[Site]]] = {}
-        for group in groups.values():
-            scheme = self._plan[group[0].op.name]
-            one = smoothed(group, [site.weights(self._reference) for site in group], scheme, self._ranges)
-            found.update({site.op.name: (one, group) for site in group})
-        return found
-
-    def _static(self, site: Site) -> Range | None:
-        """The range in which an op wants its input as it is; None if it wants something else."""
-        scheme = self._plan.get(site.op.name)
-        if scheme is None or scheme.mode != "static" or site.op.name in self._smoothings:
-            return None
-        return activation_range(site, scheme, self._ranges)
-
-    def _readers(self, tensor: str, *, conv: bool) -> list[Site]:
-        return [site for site in self._sites if site.x == tensor and site.is_conv == conv]
-
     def _chain(self, form: Form) -> Range | None:
         """The range in which all readers of a matmul want its output, if it is one and they are int8 matmuls."""
         if not self._reference.is_private(form.tail):
             return None
-        readers = self._readers(form.output, conv=False)
-        wanted = {self._static(site) for site in readers}
+        readers = self._wants.readers(form.output, conv=False)
+        wanted = {self._wants.static(site) for site in readers}
         through = {name for site in readers for name in (*site.path, site.core)}
         waiting = [form.tail]
         while waiting:
@@ -123,11 +103,22 @@ class Emission:
                     waiting.append(follower)
         return wanted.pop() if len(wanted) == 1 else None
 
-    def _parameters(self, site: Site, weight: Int8Weight) -> tuple[str, str, str, str]:
-        """int8 weight, bias, and the ends of the weight's range, as constants."""
-        make = self._activations.constant
-        bias = np.zeros(site.columns, np.float32) if site.bias is None else site.bias
-        ends = [make(f"{site.core}/weight_{end}", np.asarray(sign * weight.reach, np.float32)) for end, sign in (("low", -1), ("high", 1))]
+    def _weight(self, site: Site, scheme: Scheme, divisor: Array | None) -> tuple[Int8Weight, Array | None]:
+        """A site's int8 weight, and what its bias is corrected by."""
+        weight = self._weights.int8(site, scheme.granularity, divisor)
+        if BIAS not in scheme.repairs:
+            return weight, None
+        return weight, self._weights.correction(site, scheme.granularity, stats_of(site, scheme, self._ranges), divisor)
+
+    def _parameters(
+        self, site: Site, weight: Int8Weight, correction: Array | None, factors: Array | None = None
+    ) -> tuple[str, str, str, str]:
+        """int8 weight, bias, and the ends of the weight's range, as constants. ``factors`` multiply the output channels."""
+        make, scale = self._activations.constant, np.float32(1) if factors is None else factors
+        bias = (np.zeros(site.columns, np.float32) if site.bias is None else site.bias) + (0 if correction is None else correction)
+        reach = weight.reach * scale
+        ends = [make(f"{site.core}/weight_{end}", np.asarray(sign * reach, np.float32)) for end, sign in (("low", -1), ("high", 1))]
+        bias = np.asarray(bias * scale, np.float32)
         return make(f"{site.core}/int8_weight", weight.values, tf.qint8), make(f"{site.core}/bias", bias), ends[0], ends[1]
 
     # -- matmuls --------------------------------------------------------------------------------------------------
@@ -136,17 +127,17 @@ class Emission:
         activations = self._activations
         divisor: Array | None = None
         source: str | Quantized = site.x
-        if site.op.name in self._smoothings:
-            found, group = self._smoothings[site.op.name]
-            divisor = found.multiplier
-            x, source = activations.smoothed(group, found)
+        group = self._wants.smoothing(site)
+        if group is not None:
+            divisor = group.multiplier
+            x, source = activations.smoothed(group)
         elif scheme.mode == "dynamic":
             x = activations.dynamic(site)
         else:
             x, source = self._input(site, activation_range(site, scheme, self._ranges))
         form = site.summed or site.plain
-        weight = self._weights.int8(site, scheme.granularity, divisor)
-        kernel, bias, low, high = self._parameters(site, weight)
+        weight, correction = self._weight(site, scheme, divisor)
+        kernel, bias, low, high = self._parameters(site, weight, correction)
         values = activations.matrix(x, activations.inner(site))
         output = self._chain(form) if form.addend is None else None
         lifted = site.lift is not None and site.lift in form.members
@@ -170,13 +161,20 @@ class Emission:
             self._sizes(site, form, result, lifted=lifted)
         elif lifted:
             self._lift(site, form.tail, name, tf.float32)
-        self.pieces.append(Piece(site, scheme, form, source, result, weight, divisor, x.range, divisor is not None and source != site.x))
+        premultiplied = divisor is not None and source != site.x
+        self.pieces.append(Piece(site, scheme, form, source, result, weight, divisor, x.range, premultiplied, correction=correction))
 
     def _input(self, site: Site, wanted: Range) -> tuple[Quantized, str | Quantized]:
         """A site's input in int8, and what it is made from: float, or the int8 output of another op."""
         made = self._activations.provided(site.x, wanted)
         if made is not None and any(piece.result == made for piece in self.pieces):
             return made, made
+        pool = self._pool(site)
+        before = self._activations.provided(self._reference.inputs(self._reference.nodes[pool])[0], wanted) if pool else None
+        if pool and before is not None and any(piece.result == before for piece in self.pieces):
+            made = self._activations.pooled(pool, before)
+            self._activations.provide(site.x, made)
+            return made, before
         return self._activations.quantized(site.x, wanted), site.x
 
     def _ends(self, name: str, span: Range) -> tuple[str, str]:
@@ -220,11 +218,19 @@ class Emission:
     # -- convolutions ---------------------------------------------------------------------------------------------
 
     def _conv(self, site: Site, scheme: Scheme) -> None:
-        wanted = activation_range(site, scheme, self._ranges)
-        x, source = self._input(site, wanted)
-        form, output, summand = self._conv_form(site, scheme)
-        weight = self._weights.int8(site, scheme.granularity)
-        kernel, bias, low, high = self._parameters(site, weight)
+        activations, group = self._activations, self._wants.smoothing(site)
+        pool: str | None = None
+        if group is not None:
+            x, source = activations.smoothed(group)
+            pool = self._pool(site) if isinstance(source, Quantized) else None
+        else:
+            x, source = self._input(site, activation_range(site, scheme, self._ranges))
+            pool = self._pool(site) if isinstance(source, Quantized) and source != x else None
+        divisor = None if group is None else group.multiplier
+        given = self._outputs.of(site, scheme)
+        form, output, summand, factors = given.form, given.range, given.summand, given.factors
+        weight, correction = self._weight(site, scheme, divisor)
+        kernel, bias, low, high = self._parameters(site, weight, correction, factors)
         name = self.graph.fresh(f"{form.tail}/int8")
         ends = self._ends(name, output)
         self.graph.add(
@@ -234,49 +240,37 @@ class Emission:
                 (x.values, kernel, bias),
                 (x.low, x.high, low, high),
                 ends,
-                signed=(wanted.signed, output.signed),
+                signed=(x.range is not None and x.range.signed, output.signed),
                 relu=form.activation is not None,
                 summand=(summand.values, summand.low, summand.high, False) if summand else None,
                 geometry=geometry(self._reference.nodes[site.core]),
             )
         )
         result = Quantized(f"{name}:0", *ends, output, rows=False)
-        self._activations.provide(form.output, result)
-        kind, how = (tf.qint8, "SCALED") if output.signed else (tf.quint8, "MIN_FIRST")
-        # Swept away at the end if everybody reads the int8 form.
-        self.graph.add(node(form.tail, "Dequantize", [f"{name}:0", *ends], T=kind, mode=how, dtype=tf.float32, narrow_range=False, axis=-1))
-        self.pieces.append(Piece(site, scheme, form, source, result, weight, None, wanted, False, summand))
+        # The float forms are swept away at the end if everybody reads the int8 one.
+        if factors is None:
+            activations.provide(form.output, result)
+            self._dequantize(form.tail, result)
+        elif given.taker is not None:
+            made = result if given.pool is None else activations.pooled(given.pool, result)
+            activations.provide_smoothed(given.taker.sites[0].x, given.taker, made, result)
+        else:
+            self._dequantize(f"{name}/float", result)
+            activations.scaled(form.tail, f"{name}/float", 1 / factors)
+        premultiplied = divisor is not None and source != site.x
+        self.pieces.append(
+            Piece(site, scheme, form, source, result, weight, divisor, x.range, premultiplied, summand, correction, factors, pool)
+        )
 
-    def _conv_form(self, site: Site, scheme: Scheme) -> tuple[Form, Range, Quantized | None]:
-        """With the addend where it is at hand as uint8 and somebody wants the sum in int8; else without."""
-        if site.summed is not None:
-            summand = self._activations.from_zero(str(site.summed.addend))
-            wanted = [r for s in self._readers(site.summed.output, conv=True) if (r := self._static(s)) is not None and not r.signed]
-            if summand is not None and wanted and self._is_last_reader(site, site.summed):
-                return site.summed, wanted[0], summand
-        wanted = [r for s in self._readers(site.plain.output, conv=True) if (r := self._static(s)) is not None]
-        fitting = [r for r in wanted if r.signed == (site.plain.activation is None)]
-        output = fitting[0] if fitting else output_range(site, scheme, self._ranges)
-        if output is None:
-            raise PlanError(f"The plan asks for {scheme} at {site.op.name!r}, but calibration has not seen its output. Calibrate again.")
-        return site.plain, output, None
+    def _dequantize(self, name: str, made: Quantized) -> None:
+        kind, how = (tf.qint8, "SCALED") if made.range is not None and made.range.signed else (tf.quint8, "MIN_FIRST")
+        inputs = [made.values, made.low, made.high]
+        self.graph.add(node(name, "Dequantize", inputs, T=kind, mode=how, dtype=tf.float32, narrow_range=False, axis=-1))
 
-    def _is_last_reader(self, site: Site, form: Form) -> bool:
-        """Whether all others that read the addend have done so before the sum can begin.
-
-        The kernel writes the sum over the addend. Where it may not, because somebody else is still to read it, the process dies.
-        """
-        addend = str(form.addend)
-        before: set[str] = set()
-        waiting = [site.core]
-        while waiting:
-            name = waiting.pop()
-            if name not in before and name != node_of(addend):
-                before.add(name)
-                waiting.extend(node_of(reference) for reference in self._reference.nodes[name].input)
-        int8 = {other.core for other in self._readers(addend, conv=True) if self._static(other) is not None}
-        others = set(self._reference.followers(node_of(addend))) - set(form.members)
-        return self._reference.is_private(node_of(addend)) and others <= int8 & before
+    def _pool(self, site: Site) -> str | None:
+        """The max pooling that gives a convolution its input."""
+        name = node_of(site.x)
+        return name if name in self._reference and is_pool(self._reference, name) else None
 
     # -- bfloat16 -------------------------------------------------------------------------------------------------
 

@@ -60,7 +60,7 @@ class TensorFlowBackend(Backend):
         self._pipeline = Pipeline.of(self._frozen)
         self._splitter = Splitter(self._slots, strict=self._form.kind == "graph")
         self._rewriter = Rewriter(self._frozen)
-        self._refused: dict[tuple[str, Mode | None], str] = {}
+        self._refused: dict[tuple[str, Mode | None, bool], str] = {}  # by op, mode, and whether repaired
         self._checked = False
         ops = self._rewriter.ops()
         self._notes.extend(f"{op.name}: {op.note}" for op in ops if op.note and len(op.schemes) > 1)
@@ -87,8 +87,13 @@ class TensorFlowBackend(Backend):
         return tuple(map(self._allowed, self._rewriter.ops()))
 
     def _allowed(self, op: Op) -> Op:
-        why = [note for (name, _), note in self._refused.items() if name == op.name]
-        schemes = tuple(scheme for scheme in op.schemes if (op.name, scheme.mode) not in self._refused)
+        why = [note for (name, *_), note in self._refused.items() if name == op.name]
+        # What is wrong unrepaired is not mended by a repair.
+        schemes = tuple(
+            scheme
+            for scheme in op.schemes
+            if all((op.name, scheme.mode, repaired) not in self._refused for repaired in {False, bool(scheme.repairs)})
+        )
         return replace(op, schemes=schemes, note="; ".join(filter(None, [op.note, *why]))) if why else op
 
     def split(self, batch: Any) -> tuple[Inputs | Feed, Any]:
@@ -130,7 +135,7 @@ class TensorFlowBackend(Backend):
         fixed = any(slot.shape and slot.shape[0] is not None for slot in self._slots)
         few = inputs if fixed else inputs.resized(min(CHECKED_ROWS, inputs.batch_size))
         self._refused = disagreements(self._rewriter, watcher, few)
-        self._notes.extend(f"{name}: {why}" for (name, _), why in self._refused.items())
+        self._notes.extend(f"{name}: {why}" for (name, *_), why in self._refused.items())
 
     def damage(
         self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Inputs]
@@ -141,10 +146,11 @@ class TensorFlowBackend(Backend):
         return values | (probe(self, left, ranges, inputs) if any(left.values()) else {})
 
     def measure(self, op: Op, scheme: Scheme, ranges: Ranges) -> float:
-        graph_def, fed, fetched = self._rewriter.alone(op, scheme, ranges)
+        graph_def, fed, fetched = self._rewriter.in_place(op, scheme, ranges)
         graph = as_graph(graph_def)
-        source = graph.get_tensor_by_name(fed)
-        array = np.random.default_rng(0).standard_normal(ranges[op.name].shape).astype(source.dtype.as_numpy_dtype)
+        dtype = graph.get_tensor_by_name(fed).dtype
+        array = np.random.default_rng(0).standard_normal(ranges[op.name].shape)
+        array = (32 * array).astype(np.int8).view(dtype.as_numpy_dtype) if dtype.is_quantized else array.astype(dtype.as_numpy_dtype)
         times: list[float] = []
         with new_session(graph, self._threads) as session:
             # The op and not its output is fetched: copying that out would be timed as well.

@@ -1,9 +1,11 @@
 """Which int8 forms may not be used here, because they disagree with fp32 or do not run at all.
 
-    refused = disagreements(rewriter, watcher, inputs)          # {("dense/MatMul", "static"): "int8 disagrees with fp32 ..."}
+    refused = disagreements(rewriter, watcher, inputs)
+    refused["dense/MatMul", "static", False]                    # "int8 disagrees with fp32 ..."
 
-All ops are asked at once on a few rows of the first calibration batch, in each mode that they have. Some kernels are silently wrong;
-how that is found out is said in :mod:`octune.backends.tensorflow.verify`.
+All ops are asked at once on a few rows of the first calibration batch: first in the static form, then matmuls in the dynamic one, and
+convolutions, which have none, with all their repairs. Some kernels are silently wrong; how that is found out is said in
+:mod:`octune.backends.tensorflow.verify`.
 """
 
 from __future__ import annotations
@@ -20,25 +22,36 @@ from octune.backends.tensorflow.rewrite import Rewriter
 from octune.backends.tensorflow.verify import Check, check, needed
 from octune.backends.tensorflow.watching import Watcher
 from octune.calibration import Observer, Ranges
-from octune.plan import Mode, Plan, Scheme
+from octune.plan import Mode, Op, Plan, Scheme
 
 __all__ = ["disagreements"]
 
-Refused = dict[tuple[str, Mode | None], str]
+Refused = dict[tuple[str, Mode | None, bool], str]
 
 
 def disagreements(rewriter: Rewriter, watcher: Watcher, inputs: Inputs) -> Refused:
-    """(op, mode) -> why it may not be used, for those that may not."""
+    """(op, mode, whether repaired) -> why it may not be used, for those that may not."""
     ranges = _ranges(watcher, inputs)
     batch = _Batch(rewriter, watcher, inputs, ranges)
-    wanted: dict[Mode, dict[str, Scheme]] = {"static": {}, "dynamic": {}}
+    rounds: tuple[dict[str, Scheme], ...] = ({}, {})
     for op in rewriter.ops():
-        for mode, schemes in wanted.items():
-            scheme = next((s for s in op.schemes if s.mode == mode and not s.repairs), None)
-            if scheme is not None and op.name in ranges and ranges[op.name].finite:
-                schemes[op.name] = scheme
-    batch.fetch(name for schemes in wanted.values() for name in needed(rewriter, Plan(schemes), ranges))
-    return {(name, mode): why for mode, schemes in wanted.items() for name, why in _failures(batch, schemes).items()}
+        if op.name in ranges and ranges[op.name].finite:
+            for schemes, scheme in zip(rounds, _asked(op), strict=True):
+                schemes.update({} if scheme is None else {op.name: scheme})
+    batch.fetch(name for schemes in rounds for name in needed(rewriter, Plan(schemes), ranges))
+    return {
+        (name, schemes[name].mode, bool(schemes[name].repairs)): why
+        for schemes in rounds
+        for name, why in _failures(batch, schemes).items()
+    }
+
+
+def _asked(op: Op) -> tuple[Scheme | None, Scheme | None]:
+    """The two schemes in which an op is tried."""
+    static = [scheme for scheme in op.schemes if scheme.mode == "static"]
+    dynamic = next((scheme for scheme in op.schemes if scheme.mode == "dynamic"), None)
+    repaired = max((scheme for scheme in static if scheme.repairs), key=lambda scheme: len(scheme.repairs), default=None)
+    return next((scheme for scheme in static if not scheme.repairs), None), dynamic or repaired
 
 
 class _Batch:

@@ -8,6 +8,7 @@ finder.left_alone       # ops that stay as they are, each with the reason
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import tensorflow as tf
@@ -19,23 +20,22 @@ from octune.backends.tensorflow.fold import value_of
 from octune.backends.tensorflow.formula import activation_of, regions
 from octune.backends.tensorflow.graph import Array, Graph, attribute, node_of
 from octune.backends.tensorflow.layernorm import LAYERNORM
+from octune.backends.tensorflow.outputs import is_pool, passes_on
 from octune.backends.tensorflow.shapes import Shapes
 from octune.backends.tensorflow.site import Form, Site, geometry
 from octune.backends.tensorflow.support import Support
 from octune.plan import Op, Scheme
-from octune.repair import SMOOTH
+from octune.repair import BIAS, SMOOTH
 
 __all__ = ["Finder"]
 
 KINDS = {"MatMul": "matmul", "Conv2D": "conv2d", "DepthwiseConv2dNative": "depthwise_conv2d"}
-DENSE = (
+CONV = (
     Scheme.int8("static"),
-    Scheme.int8("static", repairs=(SMOOTH,)),
+    *(Scheme.int8("static", repairs=repairs) for repairs in ((BIAS,), (SMOOTH,), (SMOOTH, BIAS))),
     Scheme.int8("static", granularity="per_tensor"),
-    Scheme.int8("dynamic"),
-    Scheme.int8("dynamic", granularity="per_tensor"),
 )
-CONV = (Scheme.int8("static"), Scheme.int8("static", granularity="per_tensor"))
+DENSE = (*CONV, Scheme.int8("dynamic"), Scheme.int8("dynamic", granularity="per_tensor"))
 ADDS = ("Add", "AddV2")
 # Ops whose output has as many rows as their first input, and ops that have the shape of their only varying input.
 ROWWISE = frozenset(("MatMul", "Conv2D", "DepthwiseConv2dNative", "MaxPool", "AvgPool", "BiasAdd", LAYERNORM))
@@ -60,10 +60,22 @@ class Finder:
                 self._look(made)
             elif made.name in self._reasons:
                 self._leave(made, "matmul", self._reasons[made.name])
+        convs = {site.core for site in self.sites.values() if site.is_conv and site.op.can("int8")}
+        given = {site.plain.output for site in self.sites.values() if site.core in convs}
+        self.sites = {name: self._placed(site, convs, given) if site.is_conv else site for name, site in self.sites.items()}
 
     def ops(self) -> tuple[Op, ...]:
         """All of them, those with a reason to be left alone included."""
         return (*(site.op for site in self.sites.values()), *self.left_alone.values())
+
+    def _placed(self, site: Site, convs: set[str], given: set[str]) -> Site:
+        """A convolution among others. Where it stands between them, it has no floats to convert: that costs less."""
+        name = node_of(site.x)
+        pooled = name in self._graph and is_pool(self._graph, name)
+        receives = (self._graph.inputs(self._graph.nodes[name])[0] if pooled else site.x) in given
+        passed = passes_on(self._graph, site.plain.tail, convs)
+        signature = site.op.signature + " from int8" * receives + " to int8" * passed
+        return replace(site, op=replace(site.op, signature=signature), receives=receives, passes_on=passed)
 
     # -- one node -------------------------------------------------------------------------------------------------
 

@@ -8,25 +8,29 @@ rewriter.rewrite(plan, ranges)              # -> GraphDef, in seconds, with the 
 
 from __future__ import annotations
 
+from collections.abc import Container
 from functools import cached_property
+from typing import Any
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from octune.backends.tensorflow.alone import INPUT, alone
-from octune.backends.tensorflow.apply import Emission
+from octune.backends.tensorflow.apply import Emission, Piece
 from octune.backends.tensorflow.dense import normalise
 from octune.backends.tensorflow.find import Finder, in_functions
 from octune.backends.tensorflow.fold import fold, frames
-from octune.backends.tensorflow.graph import FrozenGraph, Graph, Tap, attribute
+from octune.backends.tensorflow.graph import Array, FrozenGraph, Graph, Tap, attribute, tensor
 from octune.backends.tensorflow.layernorm import fuse_layernorms
 from octune.backends.tensorflow.light import Light, lighten
+from octune.backends.tensorflow.outputs import passes_on
 from octune.backends.tensorflow.shapes import Shapes
-from octune.backends.tensorflow.site import Site
+from octune.backends.tensorflow.site import KERNELS, Site, geometry
 from octune.backends.tensorflow.streams import Streams
 from octune.backends.tensorflow.support import Support, support
 from octune.backends.tensorflow.weights import Weights
 from octune.calibration import Ranges
 from octune.plan import Op, Plan, Scheme
+from octune.repair import BIAS
 
 __all__ = ["Rewriter"]
 
@@ -93,6 +97,20 @@ class Rewriter:
         """Whether the reference has the weight of a matmul as [N, K]."""
         return bool(attribute(self._graph.nodes[site.core], "transpose_b").b)
 
+    def origin(self, piece: Piece) -> str:
+        """The tensor of the reference that a piece's source stands for."""
+        return piece.origin(self._graph)
+
+    def geometry(self, site: Site) -> dict[str, Any]:
+        """Strides, padding and the like of a convolution."""
+        return geometry(self._graph.nodes[site.core])
+
+    def passed_on(self, convs: Container[str]) -> set[str]:
+        """The convolutions whose output is read only by these ones."""
+        sites = self._finder.sites
+        cores = {site.core for name, site in sites.items() if name in convs}
+        return {name for name, site in sites.items() if site.is_conv and passes_on(self._graph, site.plain.tail, cores)}
+
     def emit(self, plan: Plan, ranges: Ranges) -> Emission:
         """The graph under a plan with a record of what was replaced."""
         plan.check(self._ops)
@@ -101,8 +119,25 @@ class Rewriter:
     def alone(self, op: Op, scheme: Scheme, ranges: Ranges) -> tuple[GraphDef, str, str]:
         """That op in that scheme, with its bias and activation and nothing else: (graph, input tensor, output tensor)."""
         inner, output = self._by_itself(op.name)
-        stats = {name: ranges[name] for name in (op.name, f"{op.name}:output") if name in ranges}
-        return inner.rewrite(Plan({op.name: scheme}), Ranges(stats, ranges.samples)), INPUT, output
+        return inner.rewrite(Plan({op.name: scheme}), _of(op, ranges)), INPUT, output
+
+    def in_place(self, op: Op, scheme: Scheme, ranges: Ranges) -> tuple[GraphDef, str, str]:
+        """The same for timing: a convolution between others takes and gives int8, without a float in between."""
+        site = self._finder.sites[op.name]
+        if not site.is_conv or scheme.dtype != "int8":
+            return self.alone(op, scheme, ranges)
+        inner, output = self._by_itself(op.name)
+        emission = inner.emit(Plan({op.name: scheme}), _of(op, ranges))
+        made = next(node for node in emission.graph if node.op == KERNELS[op.kind])
+        fed = tensor(made.input[0]) if site.receives else INPUT
+        return inner.graph_def(emission), fed, f"{made.name}:0" if site.passes_on else output
+
+    def correction(self, op: Op, scheme: Scheme, ranges: Ranges) -> Array | None:
+        """What is added to the bias of that op in that scheme, where it is linear: what comes out is that much more."""
+        if BIAS not in scheme.repairs or self._finder.sites[op.name].plain.activation is not None:
+            return None
+        inner, _ = self._by_itself(op.name)
+        return inner.emit(Plan({op.name: scheme}), _of(op, ranges)).pieces[0].correction
 
     def _by_itself(self, name: str) -> tuple[Rewriter, str]:
         if self._last is None or self._last[0] != name:  # one op is asked for in all its schemes, and then the next
@@ -115,3 +150,7 @@ class Rewriter:
         made = GraphDef(versions=self._frozen.graph_def.versions, library=self._frozen.graph_def.library)
         made.node.extend(graph)
         return made
+
+
+def _of(op: Op, ranges: Ranges) -> Ranges:
+    return Ranges({name: ranges[name] for name in (op.name, f"{op.name}:output") if name in ranges}, ranges.samples)

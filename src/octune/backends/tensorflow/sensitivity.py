@@ -2,12 +2,14 @@
 
 To first order an error dy at an op's output moves the model's output by J dy. With a random vector v, E[(v . J dy)^2] = |J dy|^2, and
 v . J comes out of one backward pass for all ops at once. So no op is ever quantized in the running model: its int8 form stands beside
-it, reads the same fp32 input, and the difference of the two answers is weighed by the gradient, all inside one graph.
+it, reads the same fp32 input, and the difference of the two answers is weighed by the gradient, all inside one graph. Convolutions are
+simulated there (see :mod:`octune.backends.tensorflow.simulate`), all else runs on its own kernels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -17,8 +19,10 @@ from octune.backends.tensorflow.freeze import as_graph
 from octune.backends.tensorflow.layernorm import LAYERNORM
 from octune.backends.tensorflow.rewrite import Rewriter
 from octune.backends.tensorflow.sessions import new_session
+from octune.backends.tensorflow.simulate import Simulated
 from octune.calibration import Ranges
 from octune.plan import Op, Scheme
+from octune.repair import BIAS
 
 __all__ = ["first_order_damage"]
 
@@ -51,11 +55,13 @@ def first_order_damage(
     known = {op.name: op for op in rewriter.ops()}
     wanted = {known[name]: schemes for name, schemes in candidates.items() if schemes and name in known and name in ranges}
     values: dict[Key, float] = {}
+    simulated = Simulated(rewriter, wanted, ranges)
     for group in _groups(wanted):
         graph = as_graph(rewriter.light.graph_def)
         with graph.as_default():
             rows = tf.compat.v1.placeholder(tf.int32, [], name="octune_rows")
-            built = _weighed(graph, rewriter, list(outputs), {op: wanted[op] for op in group}, ranges, rows)
+            simulated.begin()
+            built = _weighed(graph, rewriter, simulated, list(outputs), {op: wanted[op] for op in group}, ranges, rows)
         if built is None:
             return {}
         sums, spread = built
@@ -78,7 +84,7 @@ def _groups(wanted: Mapping[Op, Sequence[Scheme]]) -> Iterator[list[Op]]:
     group: list[Op] = []
     size = 0
     for op, schemes in wanted.items():
-        weight = op.parameters * len(schemes)
+        weight = op.parameters * sum(BIAS not in scheme.repairs for scheme in schemes)
         if group and size + weight > GROUP:
             yield group
             group, size = [], 0
@@ -89,7 +95,13 @@ def _groups(wanted: Mapping[Op, Sequence[Scheme]]) -> Iterator[list[Op]]:
 
 
 def _weighed(
-    graph: Any, rewriter: Rewriter, outputs: list[str], wanted: Mapping[Op, Sequence[Scheme]], ranges: Ranges, rows: Any
+    graph: Any,
+    rewriter: Rewriter,
+    simulated: Simulated,
+    outputs: list[str],
+    wanted: Mapping[Op, Sequence[Scheme]],
+    ranges: Ranges,
+    rows: Any,
 ) -> tuple[dict[Key, Any], Any] | None:
     """For every op and scheme, the squared weighed error as a tensor; and the spread of the outputs that it is relative to."""
     results = [graph.get_tensor_by_name(name) for name in outputs]
@@ -114,9 +126,19 @@ def _weighed(
         shape = _by_sample(answers[op], rows)
         answer, slope = tf.reshape(answers[op], shape), tf.stack([tf.reshape(gradient, shape) for gradient in gradients])
         x = graph.get_tensor_by_name(taps[op.name].tensor)
+        made: dict[Scheme, Any] = {}
         for number, scheme in enumerate(schemes):
-            part, fed, made = rewriter.alone(op, scheme, ranges)
-            (quantized,) = tf.graph_util.import_graph_def(part, {fed: x}, [made], name=f"octune_{index}_{number}")
+            if (op.name, scheme) in simulated:
+                quantized = simulated(op, scheme, x)
+            else:
+                uncorrected = made.get(replace(scheme, repairs=tuple(repair for repair in scheme.repairs if repair != BIAS)))
+                correction = None if uncorrected is None else rewriter.correction(op, scheme, ranges)
+                if correction is not None:
+                    quantized = uncorrected + correction
+                else:
+                    part, fed, name = rewriter.alone(op, scheme, ranges)
+                    (quantized,) = tf.graph_util.import_graph_def(part, {fed: x}, [name], name=f"octune_{index}_{number}")
+            made[scheme] = quantized
             weighed = tf.reduce_sum(slope * (tf.reshape(quantized, shape) - answer), -1)
             sums[op.name, scheme] = tf.reduce_sum(tf.square(weighed)) / DRAWS
     return sums, tf.add_n([_spread(result) for result in results])

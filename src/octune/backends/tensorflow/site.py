@@ -39,7 +39,10 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """``x`` is what gets quantized; ``path`` the Reshapes between it and the op; ``lift`` the Reshape behind the op, inside the forms."""
+    """``x`` is what gets quantized; ``path`` the Reshapes between it and the op; ``lift`` the Reshape behind the op, inside the forms.
+
+    A convolution may receive its input from another one, and pass its output on to others: in int8, where these are int8 as well.
+    """
 
     op: Op
     core: str
@@ -51,6 +54,8 @@ class Site:
     summed: Form | None = None
     path: tuple[str, ...] = ()
     lift: str | None = None
+    receives: bool = False
+    passes_on: bool = False
 
     @property
     def is_conv(self) -> bool:
@@ -63,6 +68,15 @@ class Site:
             raise ModelError(f"The weight {self.weight!r} of {self.op.name!r} is no constant any more.")
         value = value.astype(np.float32)
         return np.ascontiguousarray(value.T) if not self.is_conv and attribute(graph.nodes[self.core], "transpose_b").b else value
+
+    def by_output(self, weight: Array) -> tuple[Array, int]:
+        """A weight as repairs take it, (outputs, inputs of a group, ...), and the number of groups."""
+        if not self.is_conv:
+            return weight.T, 1
+        if self.op.kind != "depthwise_conv2d":
+            return weight.transpose(3, 2, 0, 1), 1
+        height, width, channels, multiplier = weight.shape
+        return weight.transpose(2, 3, 0, 1).reshape(channels * multiplier, 1, height, width), channels
 
 
 def geometry(conv: NodeDef) -> dict[str, Any]:

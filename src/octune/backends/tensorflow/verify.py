@@ -54,7 +54,7 @@ def needed(rewriter: Rewriter, plan: Plan, ranges: Ranges) -> tuple[str, ...]:
     """The tensors of ``rewriter.reference`` that :func:`check` must be given."""
     wanted: dict[str, None] = {}
     for piece in rewriter.emit(plan, ranges).pieces:
-        names = [_reference_input(piece), piece.form.output, *([piece.form.addend] if piece.form.addend else [])]
+        names = [_reference_input(piece), rewriter.origin(piece), piece.form.output, *([piece.form.addend] if piece.form.addend else [])]
         wanted.update(dict.fromkeys(names))
     return tuple(wanted)
 
@@ -74,8 +74,11 @@ def check(
     light = rewriter.light
     with _Asked(rewriter.graph_def(emission), inputs or {}) as real, _Asked(light.graph_def, {**light.arrays, **(inputs or {})}) as exact:
         for part in _parts(emission.pieces):
-            answers = real([_real(piece, number, values) for number, piece in part])
+            answers = real([_real(rewriter, piece, number, values) for number, piece in part])
             expected = exact([_simulated(rewriter, piece, values) for _, piece in part])
+            second = {place: _corrected(piece, values, expected[place]) for place, (_, piece) in enumerate(part) if _in_two(piece)}
+            for place, answer in zip(second, exact(list(second.values())), strict=True):
+                expected[place] = answer
             for (_, piece), answer, simulated in zip(part, answers, expected, strict=True):
                 found[piece.site.op.name] = _compared(piece, values, answer, simulated)
     return found
@@ -83,11 +86,15 @@ def check(
 
 def _compared(piece: Piece, values: Mapping[str, Array], answer: Array, simulated: Array) -> Check:
     wanted = values[piece.form.output].astype(np.float64)
+    if piece.correction is not None and not _in_two(piece):
+        simulated = simulated.reshape(wanted.shape) + piece.correction
+    if piece.factors is not None:  # compared as they are: the largest channels would hide the others
+        wanted, simulated = wanted * piece.factors, simulated * piece.factors
     base = wanted - values[piece.form.addend] if piece.form.addend and not piece.site.is_conv else wanted
     size = max(float(np.linalg.norm(base)), 1e-12)
     got = answer.reshape(wanted.shape)
     if isinstance(piece.result, Quantized) and piece.result.range is not None:
-        got, simulated = _floats(got, piece.result.range), piece.result.range.rounded(simulated)
+        got, simulated = piece.result.range.floats(got), piece.result.range.rounded(simulated)
     error, inevitable = (float(np.linalg.norm(array - wanted)) / size for array in (got, simulated.reshape(wanted.shape)))
     return Check(error, SLACK * inevitable + FLOOR)
 
@@ -130,13 +137,17 @@ def _own_addend(graph: Graph, piece: Piece, number: int) -> None:
     graph.redirect(node_of(piece.result.values), SUMMAND, f"{name}/int8:0")
 
 
-def _real(piece: Piece, number: int, values: Mapping[str, Array]) -> _Question:
-    x = values[_reference_input(piece)]
+def _real(rewriter: Rewriter, piece: Piece, number: int, values: Mapping[str, Array]) -> _Question:
+    x = values[rewriter.origin(piece)]
+    if piece.premultiplied and piece.multiplier is not None:
+        x = x * piece.multiplier
     feed: dict[str, Array] = {}
     if isinstance(piece.source, Quantized):
-        feed[piece.source.values] = _integers(_rows(x, piece) if piece.source.rows else x, piece.source.range)
+        if piece.source.range is None:
+            raise ValueError("int8 values that another op makes have a static range")
+        feed[piece.source.values] = piece.source.range.levels(_rows(x, piece) if piece.source.rows else x)
     else:
-        feed[piece.source] = x * piece.multiplier if piece.premultiplied and piece.multiplier is not None else x
+        feed[piece.source] = x
     if piece.form.addend:
         addend = values[piece.form.addend]
         feed[piece.form.addend if piece.addend is None else f"{CHECK}/{number}:0"] = addend
@@ -150,7 +161,7 @@ def _simulated(rewriter: Rewriter, piece: Piece, values: Mapping[str, Array]) ->
     if piece.weight is None:
         return _Question({str(piece.source): _half(x), **_addend(piece, values)}, piece.form.output, _between(piece))
     factor = np.ones(1) if piece.multiplier is None else piece.multiplier.astype(np.float64)
-    scaled = (_rows(x, piece) * factor) if piece.multiplier is not None else x
+    scaled = ((x if piece.site.is_conv else _rows(x, piece)) * factor) if piece.multiplier is not None else x
     span = piece.input_range or Range.affine(float(scaled.min(initial=0.0)), float(scaled.max(initial=0.0)))
     feed[piece.site.x] = (span.rounded(scaled) / factor).reshape(x.shape).astype(np.float32)
     weight = piece.weight.floats()
@@ -158,7 +169,20 @@ def _simulated(rewriter: Rewriter, piece: Piece, values: Mapping[str, Array]) ->
         weight = weight * piece.multiplier[:, None]
     transposed = not piece.site.is_conv and rewriter.is_transposed(piece.site)
     feed[piece.site.weight] = np.ascontiguousarray(weight.T if transposed else weight)
+    if _in_two(piece):
+        return _Question(feed, f"{piece.site.core}:0", _between(piece))
     return _Question({**feed, **_addend(piece, values)}, piece.form.output, _between(piece))
+
+
+def _in_two(piece: Piece) -> bool:
+    """Whether an op has a corrected bias and something behind it: that is simulated in two steps."""
+    return piece.correction is not None and len(piece.form.members) > 1
+
+
+def _corrected(piece: Piece, values: Mapping[str, Array], sums: Array) -> _Question:
+    """The second half for an op whose bias was corrected, as if that had been there."""
+    feed = {f"{piece.site.core}:0": (sums + piece.correction).astype(np.float32), **_addend(piece, values)}
+    return _Question(feed, piece.form.output, _between(piece) - {*feed})
 
 
 def _between(piece: Piece) -> frozenset[str]:
@@ -175,21 +199,6 @@ def _addend(piece: Piece, values: Mapping[str, Array]) -> dict[str, Array]:
 def _rows(x: Array, piece: Piece) -> Array:
     inner = piece.weight.values.shape[0] if piece.weight is not None else x.shape[-1]
     return x.reshape(-1, inner)
-
-
-def _integers(x: Array, span: Range | None) -> Array:
-    if span is None:
-        raise ValueError("int8 values that another op makes have a static range")
-    if span.signed:
-        return np.clip(np.rint(x / (span.high / 127)), -128, 127).astype(np.int8)
-    return span.levels(x)[0]
-
-
-def _floats(levels: Array, span: Range) -> Array:
-    integers = np.asarray(levels).view(np.int8 if span.signed else np.uint8).astype(np.float64)
-    if span.signed:
-        return integers * (span.high / 127)
-    return (integers - span.levels(np.zeros(1))[1]) * (span.high - span.low) / 255
 
 
 def _half(x: Array) -> Array:

@@ -18,6 +18,8 @@ from tensorflow.python.framework import dtypes
 from octune.backends.tensorflow.emit import constant
 from octune.backends.tensorflow.graph import Array, Graph
 from octune.backends.tensorflow.site import Site
+from octune.calibration import TensorStats
+from octune.repair import bias_correction
 
 __all__ = ["Int8Weight", "Weights"]
 
@@ -34,7 +36,11 @@ class Int8Weight:
 
     def floats(self) -> Array:
         """The float weights that the int8 ones stand for."""
-        return self.values.astype(np.float32) * (self.reach / np.float32(LEVELS)).reshape(_channels(self.values, self.reach))
+        return self.values.astype(np.float32) * self.scale()
+
+    def scale(self) -> Array:
+        """What ``values`` are multiplied by for that."""
+        return (self.reach / np.float32(LEVELS)).reshape(_channels(self.values, self.reach))
 
 
 def _channels(values: Array, reach: Array) -> tuple[int, ...]:
@@ -50,9 +56,10 @@ class Weights:
     def __init__(self, graph: Graph, limit: int = LIMIT) -> None:
         self._graph, self._limit = graph, limit
         self._made: dict[tuple[str, str, bytes], Int8Weight] = {}
+        self._shifts: dict[tuple[str, str, bytes, bytes], Array] = {}
 
     def int8(self, site: Site, granularity: str | None, divisor: Array | None = None) -> Int8Weight:
-        """The weight of a site, each of its rows divided by ``divisor`` first."""
+        """The weight of a site, what reads each input channel divided by ``divisor`` first."""
         key = (site.op.name, str(granularity), b"" if divisor is None else divisor.tobytes())
         made = self._made.pop(key, None)
         if made is None:
@@ -62,6 +69,16 @@ class Weights:
         while sum(kept.values.nbytes for kept in self._made.values()) > self._limit and len(self._made) > 1:
             del self._made[next(iter(self._made))]
         return made
+
+    def correction(self, site: Site, granularity: str | None, stats: TensorStats, divisor: Array | None = None) -> Array:
+        """What to add to the bias for what rounding the weight does on average."""
+        key = (site.op.name, str(granularity), b"" if divisor is None else divisor.tobytes(), stats.channel_mean.tobytes())
+        if key not in self._shifts:
+            dequantized = self.int8(site, granularity, divisor).floats()
+            weight, groups = site.by_output(site.weights(self._graph))
+            meant = site.by_output(dequantized if divisor is None else dequantized * divisor[:, None])[0]
+            self._shifts[key] = bias_correction(stats, weight, meant, groups)
+        return self._shifts[key]
 
     def bf16(self, site: Site, name: str) -> NodeDef:
         """A bfloat16 Const of the weight, [K, N] for a matmul."""
