@@ -64,7 +64,6 @@ def _options(family: Family, models: Sequence[str], more: Callable[[argparse.Arg
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="cut-down models and few rounds")
     parser.add_argument("--skip", metavar="WORD", action="append", default=[], help="leave out contenders whose name has this in it")
-    parser.add_argument("--all-peers", action="store_true", help="also those that take very long to be made")
     parser.add_argument("--verbose", action="store_true", help="show what became of the model's ops")
     parser.add_argument("--json", metavar="FILE", help="write all numbers")
     parser.add_argument("--markdown", metavar="FILE", help="write the tables into a Markdown page")

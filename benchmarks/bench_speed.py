@@ -51,14 +51,11 @@ class Contender:
     exact: bool = False  # it computes in fp32: there is no error to speak of
     needs: tuple[str, ...] = ()
     install: str = ""
-    slow_for: tuple[str, ...] = ()  # models for which it takes so long to be made that it has to be asked for
 
-    def absent(self, model: str, skipped: Iterable[str], all_peers: bool) -> str:
+    def absent(self, skipped: Iterable[str]) -> str:
         """Why it does not take part, or an empty string."""
         if any(word.lower() in self.name.lower() for word in skipped):
             return "left out: --skip"
-        if model in self.slow_for and not all_peers:
-            return "left out: it takes very long to be made; --all-peers"
         if any(importlib.util.find_spec(module) is None for module in self.needs):
             return f"not installed: {self.install}"
         return ""
@@ -68,7 +65,7 @@ def build(contenders: Iterable[Contender], preparation: Any, run: ModelRun, opti
     """Make the contenders of a run in turn, and note of those that cannot be made why."""
     made: dict[str, Built] = {}
     for contender in contenders:
-        why = contender.absent(run.name, options.skip, options.all_peers)
+        why = contender.absent(options.skip)
         if why:
             run.absent[contender.name] = why
             continue

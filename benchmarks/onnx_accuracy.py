@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 READING = (
     "Scores times 100, and the change from ONNX Runtime fp32 in brackets. All are calibrated on the same 100 samples, none of which is "
-    "scored. `octune on ...` has every op in int8, as a tuning run starts: no labels were used. `octune tuned` is what `octune.tune()` "
+    'scored. "Octune on ..." has every op in int8, as a tuning run starts: no labels were used. "octune tuned" is what `octune.tune()` '
     "hands over with default settings (at most 1 % relative loss); it alone has seen the labels. A few answers more or less are chance."
 )
 FAMILY = Family("onnx_accuracy", "ONNX: accuracy", READING, ("onnx", "onnxruntime", "openvino", "nncf", "torch", "transformers"))

@@ -1,7 +1,6 @@
 """Octune's int8 graphs in TensorFlow against fp32, bf16, Neural Compressor and LiteRT, side by side on this machine.
 
     python benchmarks/tf_speed.py                                  # BERT-base and BERT-large
-    python benchmarks/tf_speed.py --all-peers                      # BERT-large with Neural Compressor, too: half an hour more
     python benchmarks/tf_speed.py --model bert-base --verbose      # one model, with what became of its ops
     python benchmarks/tf_speed.py --skip compressor                # without those that have this in their name
     python benchmarks/tf_speed.py --quick                          # two layers: does everything still work?

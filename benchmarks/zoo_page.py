@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from octune.report.text import in_evaluations
+
 __all__ = ["PUBLISHED", "Published", "write_page"]
 
 
@@ -102,9 +104,9 @@ COLUMNS += ["originals"]
 
 def _time(row: dict[str, Any]) -> tuple[str, str, str]:
     """All seconds, what they are in evaluations of fp32, and those of compiling, which the second leaves out."""
-    stages = row["stages"]
-    compiling = stages.get("finalists", 0.0)
-    return f"{row['seconds']:.0f}", f"{(sum(stages.values()) - compiling) / stages['baseline']:.1f}", f"{compiling:.0f}"
+    counted = in_evaluations(row["stages"])
+    evaluations, compiling = ("-", "-") if counted is None else (f"{counted[0]:.1f}", f"{counted[1]:.0f}")
+    return f"{row['seconds']:.0f}", evaluations, compiling
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

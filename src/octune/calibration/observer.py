@@ -39,6 +39,7 @@ class TensorStats:
     channel_max: npt.NDArray[np.float32]
     finite: bool = True
     channel_mean: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+    chosen: dict[str, tuple[float, float]] = field(default_factory=dict, init=False, repr=False, compare=False)  # ranges, by method
 
     @property
     def centres(self) -> npt.NDArray[np.float64]:
@@ -74,7 +75,9 @@ class Observer:
         if array.size == 0:  # all of it was padding
             return
         self.touch(array.shape if shape is None else shape)
-        low, high = float(array.min()), float(array.max())
+        axes = tuple(axis for axis in range(array.ndim) if axis != channel_axis % array.ndim)
+        highs, lows = array.max(axis=axes), array.min(axis=axes)
+        low, high = float(lows.min()), float(highs.max())
         if not (np.isfinite(low) and np.isfinite(high)):
             self._finite = False
             return
@@ -82,10 +85,10 @@ class Observer:
         self._widen(max(-low, high, 1e-12))
         flat = array.reshape(-1)
         sample = flat[:: max(1, flat.size // SAMPLE)].astype(np.float64)  # the width of a histogram of the largest float32s is no float32
-        weight = flat.size / sample.size
-        self._counts += weight * np.histogram(sample, bins=BINS, range=(-self._edge, self._edge))[0]
-        axes = tuple(axis for axis in range(array.ndim) if axis != channel_axis % array.ndim)
-        channels = np.maximum(array.max(axis=axes), -array.min(axis=axes)).astype(np.float32)
+        # All bins are equally wide, so where a value belongs is one multiplication; numpy's histogram takes many times longer.
+        places = ((sample + self._edge) * (BINS / (2 * self._edge))).astype(np.intp)
+        self._counts += flat.size / sample.size * np.bincount(np.clip(places, 0, BINS - 1, out=places), minlength=BINS)
+        channels = np.maximum(highs, -lows).astype(np.float32)
         if self._channel_max is None or self._channel_max.shape != channels.shape:
             self._channel_max, self._channel_sum, self._channel_count = channels, np.zeros(channels.size), 0
         else:

@@ -40,7 +40,13 @@ def affine_uint8(low: float, high: float) -> tuple[float, int]:
 
 
 def choose_range(stats: TensorStats, method: RangeMethod) -> tuple[float, float]:
-    """The range of an activation by one of the methods of the field."""
+    """The range of an activation by one of the methods of the field. Every candidate asks; it is looked for once."""
+    if method not in stats.chosen:
+        stats.chosen[method] = _chosen(stats, method)
+    return stats.chosen[method]
+
+
+def _chosen(stats: TensorStats, method: RangeMethod) -> tuple[float, float]:
     full = (min(stats.low, 0.0), max(stats.high, 0.0))
     if method == "minmax" or stats.counts.sum() == 0:
         return full

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 __all__ = ["Latency", "interleaved"]
 
+LONG = 0.2  # seconds
+
 
 @dataclass(frozen=True, slots=True)
 class Latency:
@@ -34,13 +36,17 @@ def interleaved(
 ) -> dict[str, Latency]:
     """Time the candidates in turns: a slow moment of the machine hits all of them.
 
-    ``iterations`` fixes the number of rounds; otherwise rounds go on for about ``seconds``, at least 3 and at most 50.
+    ``iterations`` fixes the number of rounds; otherwise rounds go on for about ``seconds``, at least 3 and at most 50, and what takes
+    long to run is warm after one run.
     ``pause`` seconds before every turn let the threads of the one before come to rest: some runtimes' spin for a while.
     A turn is one timed call; with ``burst`` it is that many, behind one that is not timed, as for a model that serves alone.
     """
     for call in candidates.values():
         for _ in range(max(1, warmup)):
+            start = time.perf_counter()
             call()
+            if iterations is None and time.perf_counter() - start > LONG:
+                break
     times: dict[str, list[float]] = {name: [] for name in candidates}
     begun = time.perf_counter()
     rounds = 0

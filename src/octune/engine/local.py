@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -49,6 +49,9 @@ class Timing:
     warmup: int = 2
     iterations: int | None = None
     seconds: float = 1.0
+
+
+Speed = tuple[float, float]  # how many times faster than fp32, and milliseconds
 
 
 @dataclass
@@ -103,6 +106,7 @@ class Study:
                 score = self._baseline_score(model)
             if self.example is None:
                 self.example = next(iter(seen), None)
+            self.enter("timing", "timing the fp32 model")
             latency = self._baseline_latency()
             trial = Trial(
                 Plan({op.name: Scheme.fp32() for op in self.backend.ops()}),
@@ -281,20 +285,23 @@ class Study:
                     self.listener.note(f"the {finalist.form} form is not faster than eager int8 here, so it is not used")
                     continue
                 self.enter("trial", f"scoring the {finalist.form} form of the winner")
-                self._attempt(winner.plan, finalist.form, f"the winner, {finalist.form}", ranges, partial(_given, finalist.model))
+                make, reason = partial(_given, finalist.model), f"the winner, {finalist.form}"
+                self._attempt(winner.plan, finalist.form, reason, ranges, make, _faster(times, finalist.form))
         except KeyboardInterrupt:
             self.stop.interrupted = True
         except Exception as error:
             log.debug("finalist", exc_info=True)
             self.listener.note(f"the winner stays eager int8: {type(error).__name__}: {_first_line(error)}")
 
-    def _attempt(self, plan: Plan, form: str, reason: str, ranges: Ranges, make: Callable[[], Any]) -> Trial | None:
+    def _attempt(
+        self, plan: Plan, form: str, reason: str, ranges: Ranges, make: Callable[[], Any], measured: Speed | None = None
+    ) -> Trial | None:
         begun = time.perf_counter()
         trial = Trial(plan, form=form, reason=reason, samples=ranges.samples)
         try:
             model = make()
             # Timed before it is scored: evaluation code may leave its mark on the model (train mode, hooks).
-            latency, speedup = self._speed(model, form)
+            speedup, latency = self._speed(model, form) if measured is None else measured
             trial = replace(trial, size=self.backend.size(model), latency_ms=latency, speedup=speedup)
             score = self.evaluator(model, self._standard())
             trial = replace(trial, score=score, seconds=time.perf_counter() - begun)
@@ -335,20 +342,18 @@ class Study:
                 return Trial.from_json(record)
         return None
 
-    def _speed(self, model: Any, form: str) -> tuple[float | None, float | None]:
-        """Milliseconds, and how many times faster than fp32.
+    def _speed(self, model: Any, form: str) -> Speed | tuple[None, None]:
+        """How many times faster than fp32, and milliseconds.
 
         "Slower" has consequences, so it is not believed at once: what disturbs a timing hits the int8 kernels, whose threads
         meet more often, harder than it hits fp32. In doubt, the middle of three measurements counts.
         """
         if self.example is None:
             return None, None
-        measured: list[tuple[float, float]] = []
+        measured: list[Speed] = []
         while not measured or (measured[0][0] < CLEARLY_FASTER and len(measured) < DOUBTS):
-            times = self._time({form: model})
-            measured.append((times["fp32"].median_ms / times[form].median_ms, times[form].median_ms))
-        speedup, latency = sorted(measured)[len(measured) // 2]
-        return latency, speedup
+            measured.append(_faster(self._time({form: model}), form))
+        return sorted(measured)[len(measured) // 2]
 
     def _time(self, models: dict[str, Any]) -> dict[str, Latency]:
         """Time models in turns with fp32 (a copy of its own, which no evaluation code has seen)."""
@@ -362,6 +367,10 @@ class Study:
 
     def _call(self, model: Any) -> Callable[[], object]:
         return lambda: self.backend.run(model, self.example)
+
+
+def _faster(times: Mapping[str, Latency], form: str) -> Speed:
+    return times["fp32"].median_ms / times[form].median_ms, times[form].median_ms
 
 
 def _kept(path: Path | None) -> Ranges | None:

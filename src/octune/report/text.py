@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from octune.result import Result
 
-__all__ = ["flattery", "megabytes", "spent", "story"]
+__all__ = ["flattery", "in_evaluations", "megabytes", "spent", "story"]
 
 
 def megabytes(size: int | None) -> str:
@@ -25,14 +26,20 @@ def flattery(result: Result) -> str:
     )
 
 
+def in_evaluations(stages: Mapping[str, float]) -> tuple[float, float] | None:
+    """All time but that of compiling in evaluations of fp32, which is what tuning is counted in; and the seconds of compiling."""
+    fp32, compiling = stages.get("baseline"), stages.get("finalists", 0.0)
+    return ((sum(stages.values()) - compiling) / fp32, compiling) if fp32 else None
+
+
 def spent(result: Result) -> str:
-    """Where the time went, and what that is in evaluations of fp32, which is what tuning is counted in."""
+    """Where the time went."""
     parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in result.stages.items())
-    fp32, compiling = result.stages.get("baseline"), result.stages.get("finalists", 0.0)
-    if not fp32:
+    counted = in_evaluations(result.stages)
+    if counted is None:
         return parts
-    inside = sum(result.stages.values()) - compiling
-    return f"{parts}; {inside / fp32:.1f} fp32 evaluations" + (f" and {compiling:.1f} s of compiling" if compiling else "")
+    evaluations, compiling = counted
+    return f"{parts}; {evaluations:.1f} fp32 evaluations" + (f" and {compiling:.1f} s of compiling" if compiling else "")
 
 
 def story(result: Result) -> str:

@@ -24,6 +24,8 @@ from octune.repair import BIAS, SMOOTH, bias_correction
 
 __all__ = ["LocalErrors", "on_grid"]
 
+FEW = 256
+
 
 def on_grid(array: Array, low: float, high: float) -> Array:
     """What is left of numbers when they are quantized to uint8 in a range."""
@@ -41,15 +43,18 @@ class LocalErrors:
         self._about: tuple[Found, Array] | None = None
         self._products: dict[tuple[object, ...], Array] = {}
 
-    def __call__(self, item: Found, scheme: Scheme, x: Array, b: Array | None, y: Array, *, owns_output: bool) -> Array:
-        """The error of this op's output in this scheme. ``owns_output``: rounding its output counts as its own, too."""
+    def __call__(self, item: Found, scheme: Scheme, x: Array, b: Array | None, y: Array, *, owns_output: bool, few: bool = False) -> Array:
+        """The error of this op's output in this scheme. ``owns_output``: rounding its output counts as its own, too.
+
+        With ``few``, of a linear op some rows only, spread over all: enough to compare schemes.
+        """
         if self._about is None or self._about[0] is not item or self._about[1] is not x:
             self._about, self._products = (item, x), {}
         if item.op.kind == "embedding":
             return np.asarray(self._store.get(item, scheme.granularity).dequantized()[x] - y, np.float32)
         if item.op.kind == "attention":
             return self._attention(item, scheme, x, b, y)
-        return self._weighted(item, scheme, x, y, owns_output)
+        return self._weighted(item, scheme, x, y, owns_output, few and not item.is_conv)
 
     def group(self, item: Found) -> Group | None:
         """The ops that would be smoothed with this one, if it can be."""
@@ -64,7 +69,7 @@ class LocalErrors:
         signed = np.clip(np.rint(b / step), -128, 127) * step
         return np.asarray(np.matmul(on_grid(x, low, high), signed) - y, np.float32)
 
-    def _weighted(self, item: Found, scheme: Scheme, x: Array, y: Array, owns_output: bool) -> Array:
+    def _weighted(self, item: Found, scheme: Scheme, x: Array, y: Array, owns_output: bool, few: bool) -> Array:
         name, multiplier, stats = item.op.name, None, self._ranges.get(item.op.name)
         group = self._smoother.group(item, self._ranges) if SMOOTH in scheme.repairs else None
         if group is not None:
@@ -75,8 +80,10 @@ class LocalErrors:
             low, high = float(x.min(initial=0.0)), float(x.max(initial=0.0))
         else:
             low, high = choose_range(stats, scheme.range_method or "minmax")
+        if few:
+            x, y = _some_rows(x), _some_rows(y)
         weight = self._store.get(item, scheme.granularity, multiplier).dequantized()
-        key = (low, high, scheme.granularity, multiplier is None)
+        key = (low, high, scheme.granularity, multiplier is None, few)
         if key not in self._products:  # schemes that differ in the bias alone share their product
             self._products[key] = self._compute(item, on_grid(x, low, high), weight)
         got = self._products[key]
@@ -108,6 +115,11 @@ class LocalErrors:
         if key not in self._convs:
             self._convs[key] = session(_alone(item), self._threads)
         return np.asarray(self._convs[key].run(None, {"x": x, "w": np.asarray(weight, order="C")})[0])
+
+
+def _some_rows(array: Array) -> Array:
+    rows = array.reshape(-1, array.shape[-1])
+    return rows[:: max(1, len(rows) // FEW)]
 
 
 def _along(vector: Array, item: Found, ndim: int) -> Array:

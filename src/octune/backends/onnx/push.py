@@ -22,7 +22,7 @@ from octune.backends.onnx.runtimes import session
 
 __all__ = ["Pushes"]
 
-PARTS = 8
+PARTS = 4
 
 
 class Pushes:

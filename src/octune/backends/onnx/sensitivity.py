@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -36,7 +37,7 @@ log = logging.getLogger("octune")
 # The share of an op's output that is fed in: small enough to be linear, large enough to show in fp32.
 PUSH = 0.02
 SECONDS = 10.0
-ROWS = 16
+ROWS = 8
 Harms = dict[tuple[str, Scheme], float]
 Key = TypeVar("Key")
 
@@ -71,34 +72,50 @@ def first_order_damage(
         for item in items:
             name = item.op.name
             x, b, y = seen[item.x], seen.get(item.b), seen[item.output]
-            own = {s: errors(item, s, x, b, y, owns_output=name not in owners) for s in candidates[name]}
-            for scheme, harm in _harms(item, own, pushes, seen, view.outputs).items():
+            own = partial(errors, item, x=x, b=b, y=y, owns_output=name not in owners)
+            sampled = {scheme: own(scheme, few=True) for scheme in candidates[name]}
+            for scheme, harm in _harms(item, sampled, own, pushes, seen, view.outputs).items():
                 values[name, scheme] = values.get((name, scheme), 0.0) + harm / len(feeds)
             for reader in owners.get(name, ()):
                 if reader.fold_of is None:
                     continue
                 plain = Scheme.int8()
                 rounded = {False: errors.rounding(item, y, y, plain), True: errors.rounding(item, y, y, plain, reader.fold_of)}
-                extra = _harms(item, rounded, pushes, seen, view.outputs)
+                extra = _harms(item, rounded, rounded.__getitem__, pushes, seen, view.outputs)
                 for scheme in candidates.get(reader.op, ()):
                     if scheme.mode == "static":
                         values[reader.op, scheme] = values.get((reader.op, scheme), 0.0) + extra[SMOOTH in scheme.repairs] / len(feeds)
     return _one_range_for_all(values, items, view)
 
 
-def _harms(item: Found, errors: Mapping[Key, Array], pushes: Pushes, seen: Mapping[str, Array], outputs: Sequence[str]) -> dict[Key, float]:
-    """The harm of several errors at one op's output: the first is fed in, the others are compared with it."""
+def _harms(
+    item: Found,
+    sampled: Mapping[Key, Array],
+    whole: Callable[[Key], Array],
+    pushes: Pushes,
+    seen: Mapping[str, Array],
+    outputs: Sequence[str],
+) -> dict[Key, float]:
+    """The harm of several errors at one op's output: the first is fed in as a ``whole``, the others are compared with it on samples."""
     y = seen[item.output]
     unit = _unit(y, item.channel_axis)
-    squares = {key: float(np.square(error / unit, dtype=np.float64).sum()) for key, error in errors.items()}
+    squares = {key: _square(error, unit) for key, error in sampled.items()}
     first = next((key for key in squares if 0 < squares[key] < np.inf), None)
     if first is None:
         return {key: 0.0 if square == 0 else np.inf for key, square in squares.items()}
-    share = min(1.0, PUSH * float(np.sqrt(y.size / squares[first])))
+    error = whole(first)
+    share = min(1.0, PUSH * float(np.sqrt(y.size / max(_square(error, unit), 1e-30))))
     before = {name: seen[name] for name in outputs}
-    after = before | pushes(item, errors[first] * np.float32(share), seen)
+    after = before | pushes(item, error * np.float32(share), seen)
     moved = output_change([before], [after])
     return {key: moved / share**2 * square / squares[first] for key, square in squares.items()}
+
+
+def _square(error: Array, unit: Array) -> float:
+    """The sum of squares, every channel relative to what it carries."""
+    if error.ndim != unit.ndim:  # a sample of rows
+        unit = unit.reshape(1, -1)
+    return float(np.square(error / unit, dtype=np.float64).sum())
 
 
 def _unit(y: Array, channel_axis: int) -> Array:
