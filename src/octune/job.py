@@ -79,7 +79,7 @@ class Job:
         if config.model is not None:
             settings = replace(settings, inputs=config.model.inputs, outputs=config.model.outputs, source=given.source)
         if config.model is not None and config.model.target == "onnx":
-            given.model = _as_onnx(given, config)
+            given.model, settings = _as_onnx(given, config, settings)
         backend = backend_for(given.model, settings)
         if settings.streams > 1 and not backend.can_stream:
             raise UnsupportedError(
@@ -227,8 +227,8 @@ def _criterion(config: Config, evaluator: Evaluator) -> Criterion:
     return Relative(chosen.relative if chosen.relative is not None else 0.01, higher, chosen.confidence)
 
 
-def _as_onnx(given: sources.Given, config: Config) -> Any:
-    """The model exported, with the first batch of the data as its example."""
+def _as_onnx(given: sources.Given, config: Config, settings: Settings) -> tuple[Any, Settings]:
+    """The model exported, with the first batch of the data as its example, and the settings for it."""
     if given.calibration is not None:
         batches = as_batches(given.calibration, role="calibration", limit=_limit(config))
         if isinstance(given.calibration, Iterator):  # drawn into memory: it can be walked only once
@@ -238,9 +238,11 @@ def _as_onnx(given: sources.Given, config: Config) -> Any:
     else:
         raise ConfigError("model.target is onnx: exporting needs a batch of data to follow through the model. Give calibration=.")
     backend_named("onnx")  # says what to install, if it is not
-    from octune.backends.onnx.export import to_onnx
+    from octune.backends.onnx.export import is_tensorflow, to_onnx
 
-    return to_onnx(given.model, batches.first())
+    made = to_onnx(given.model, batches.first(), settings)
+    # Tensors of a TensorFlow graph are named by the converter's user, and checked there.
+    return made, replace(settings, inputs=(), outputs=()) if is_tensorflow(given.model) else settings
 
 
 def _limit(config: Config) -> int:

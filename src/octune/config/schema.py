@@ -61,7 +61,8 @@ class ModelSource(Section):
         None, description="pytorch, tensorflow or onnx (or torch, tf, onnxruntime, onnxrt_*). Found out from the model if left out."
     )
     target: Annotated[str, *_word("onnx")] | None = Field(
-        None, description="onnx exports a PyTorch model, which is then tuned for ONNX Runtime and OpenVINO. The model's own if left out."
+        None,
+        description="onnx exports a model of PyTorch or TensorFlow and tunes it for ONNX Runtime and OpenVINO. Its own if left out.",
     )
     name: Text | None = Field(None, description="A label of the model for reports; it changes nothing.")
     inputs: kinds.Names = Field((), description="Names of the input tensors, as a list or 'a, b'. Inferred if left out.")

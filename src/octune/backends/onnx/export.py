@@ -1,14 +1,15 @@
-"""PyTorch models as ONNX, for ``model.target: onnx``.
+"""PyTorch and TensorFlow models as ONNX, for ``model.target: onnx``.
 
     proto = to_onnx(module, batch)
 
 TorchScript's exporter is used: it needs nothing but torch and onnx. Inputs are those of the first batch; batch and sequence
-lengths stay free.
+lengths stay free. For TensorFlow see ``from_tensorflow``.
 """
 
 from __future__ import annotations
 
 import inspect
+import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
@@ -19,32 +20,38 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 
+from octune.backends.base import Settings
+from octune.backends.onnx.from_tensorflow import from_tensorflow
+from octune.backends.select import backend_named
 from octune.errors import UnsupportedError
 
-__all__ = ["to_onnx"]
+__all__ = ["is_tensorflow", "to_onnx"]
 
 OPSET = 17
 CLOSE = 1e-3
 
 
-def to_onnx(model: Any, batch: Any) -> ModelProto | str | Path:
+def to_onnx(model: Any, batch: Any, settings: Settings | None = None) -> ModelProto | str | Path:
     """The model as ONNX; raises UnsupportedError if it cannot be exported, or computes something else then."""
     if isinstance(model, ModelProto | str | Path):
         return model
-    module = type(model).__module__
-    if module.startswith(("tensorflow", "keras", "tf_keras")):
-        raise UnsupportedError(
-            "model.target is onnx, and the model is TensorFlow's: there is no conversion from TensorFlow to ONNX here. "
-            "Convert it with tf2onnx and give the .onnx file, or leave model.target out."
-        )
-    import torch
-
-    if not isinstance(model, torch.nn.Module):
-        raise UnsupportedError(f"model.target is onnx, and the model is a {module}.{type(model).__qualname__}. Expected a torch.nn.Module.")
-    return _exported(model, batch)
+    if "torch" in sys.modules and isinstance(model, sys.modules["torch"].nn.Module):
+        made, inputs, wanted = _exported(model, batch)
+    elif is_tensorflow(model):
+        made, inputs, wanted = from_tensorflow(model, settings or Settings(), batch)
+    else:
+        kind = f"{type(model).__module__}.{type(model).__qualname__}"
+        raise UnsupportedError(f"model.target is onnx, and the model is a {kind}. Expected a model of PyTorch or TensorFlow.")
+    _check_answers(made, inputs, wanted)
+    return made
 
 
-def _exported(model: Any, batch: Any) -> ModelProto:
+def is_tensorflow(model: Any) -> bool:
+    """Whether a model is one that the TensorFlow backend takes."""
+    return "tensorflow" in sys.modules and backend_named("tensorflow").accepts(model)
+
+
+def _exported(model: Any, batch: Any) -> tuple[ModelProto, dict[str, Any], dict[str, Any]]:
     import torch
 
     from octune.backends.torch.batches import Splitter, named_outputs
@@ -100,8 +107,7 @@ def _exported(model: Any, batch: Any) -> ModelProto:
             ) from error
     for node in made.graph.node:
         node.name = node.name.replace("/inner/", "/", 1)
-    _same(made, {name: tensor.numpy() for name, tensor in tensors.items()}, wanted)
-    return made
+    return made, {name: tensor.numpy() for name, tensor in tensors.items()}, wanted
 
 
 def _free(tensor: Any) -> dict[int, str]:
@@ -109,7 +115,7 @@ def _free(tensor: Any) -> dict[int, str]:
     return {0: "batch", 1: "sequence"} if tensor.ndim == 2 and not tensor.is_floating_point() else {0: "batch"} if tensor.ndim else {}
 
 
-def _same(made: ModelProto, inputs: dict[str, Any], wanted: dict[str, Any]) -> None:
+def _check_answers(made: ModelProto, inputs: dict[str, Any], wanted: dict[str, Any]) -> None:
     """An exporter that follows one path through the model may lose another: what it made must answer as the model does."""
     from octune.backends.onnx.runtimes import session
     from octune.backends.onnx.source import open_model
