@@ -95,6 +95,23 @@ def test_what_computes_something_else_is_left_alone_and_listed(module: nn.Conv2d
     assert f"{type(module).__name__} computes something of its own" in op.note
 
 
+class Doubles(nn.Linear):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(input)
+
+
+class Shifts(nn.Embedding):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(input) + 1
+
+
+@pytest.mark.parametrize("module", [Doubles(4, 4), Shifts(4, 4)])
+def test_linears_and_embeddings_with_a_forward_of_their_own_are_listed_too(module: nn.Module) -> None:
+    (op,) = TorchBackend(nn.Sequential(module), Settings()).ops()
+    assert not op.can("int8")
+    assert f"{type(module).__name__} computes something of its own" in op.note
+
+
 def test_reflection_is_left_alone() -> None:
     (op,) = TorchBackend(nn.Sequential(nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect")), Settings()).ops()
     assert "reflect" in op.note

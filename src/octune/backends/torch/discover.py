@@ -38,6 +38,9 @@ SCHEMES: dict[str, tuple[Scheme, ...]] = {
 }
 
 
+OWN = "{} computes something of its own"
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """An op and the module that computes it."""
@@ -48,12 +51,11 @@ class Found:
 
 def kind_of(module: nn.Module) -> str | None:
     """``linear``, ``conv1d`` (the transposed Linear of GPT-2), ``conv2d``, ``embedding``, or None."""
-    forward = type(module).forward
-    if isinstance(module, nn.Linear) and forward is nn.Linear.forward:
+    if isinstance(module, nn.Linear):
         return "linear"
     if isinstance(module, nn.Conv2d):
         return "conv2d"
-    if isinstance(module, nn.Embedding) and forward is nn.Embedding.forward:
+    if isinstance(module, nn.Embedding):
         return "embedding"
     if type(module).__name__ == "Conv1D" and type(module).__module__ == "transformers.pytorch_utils":
         return "conv1d"
@@ -107,11 +109,13 @@ def discover(model: nn.Module) -> list[Found]:
 
 def _cannot(module: nn.Module) -> str:
     """Why this module cannot be quantized, or an empty string."""
-    if isinstance(module, nn.Conv2d) and geometry_of(module) is None:
-        own = type(module).forward is not nn.Conv2d.forward
-        return (
-            f"{type(module).__name__} computes something of its own" if own else f"its padding ({module.padding_mode}) has no int8 kernel"
-        )
+    plain = next((kind for kind in (nn.Linear, nn.Conv2d, nn.Embedding) if isinstance(module, kind)), type(module))
+    own = type(module).forward is not plain.forward
+    if isinstance(module, nn.Conv2d):
+        if geometry_of(module) is None:
+            return OWN.format(type(module).__name__) if own else f"its padding ({module.padding_mode}) has no int8 kernel"
+    elif own:
+        return OWN.format(type(module).__name__)
     if isinstance(module, nn.Embedding) and module.max_norm is not None:
         return "its rows are renormalised when they are read (max_norm)"
     return ""
