@@ -55,6 +55,7 @@ class ModelRun:
     build_seconds: dict[str, float] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
+    caveats: dict[str, str] = field(default_factory=dict)
     remarks: dict[str, list[str]] = field(default_factory=dict)
 
     def ratio(self, shape: str, contender: str) -> float | None:
@@ -75,8 +76,8 @@ class ModelRun:
         return rows
 
     def remarks_on(self, verbose: bool) -> list[str]:
-        """What is to be said below the table: who is not in it, and why."""
-        lines = [f"{name}: {why}" for name, why in self.absent.items()]
+        """What is to be said below the table: who is not in it, and why; who had it easier than others."""
+        lines = [f"{name}: {why}" for name, why in (*self.absent.items(), *self.caveats.items())]
         lines += [f"{name} failed: {why}" for name, why in self.failed.items()]
         return lines + [f"{name}: {remark}" for name, remarks in self.remarks.items() for remark in remarks if verbose]
 

@@ -40,6 +40,7 @@ class Built:
     run: Callable[[Inputs], Any]
     seconds: float = 0.0
     remarks: list[str] = field(default_factory=list)
+    caveat: str = ""  # how it was made in another way than the others
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ def build(contenders: Iterable[Contender], preparation: Any, run: ModelRun, opti
             continue
         made[contender.name] = built
         run.build_seconds[contender.name], run.remarks[contender.name] = round(built.seconds, 1), built.remarks
+        if built.caveat:
+            run.caveats[contender.name] = built.caveat
     return {name: made[name] for name in run.contenders if name in made}
 
 

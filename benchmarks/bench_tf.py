@@ -7,6 +7,7 @@ with the same settings, in a process of its own.
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -173,19 +174,30 @@ def _int8_ops(graph: Any) -> str:
 
 
 def _neural_compressor(preparation: Preparation) -> Built:
-    """Its static quantization of a frozen graph with default settings, in a process and a folder of its own: it leaves files behind."""
+    """Its static quantization of a frozen graph with default settings, in a process and a folder of its own: it leaves files behind.
+
+    It keeps all that it sees of all activations, so a large model may need more memory than there is: it then gets fewer rows.
+    """
+    batches, caveat = preparation.calibration, ""
     with tempfile.TemporaryDirectory() as folder:
         source, data, made = (Path(folder) / name for name in ("fp32.pb", "calibration.npz", "int8.pb"))
         source.write_bytes(preparation.graph_def.SerializeToString())
-        np.savez(data, **{name: np.concatenate([batch[name] for batch in preparation.calibration]) for name in INPUTS})
-        begun = time.perf_counter()
-        _in_process("bench_neural_compressor.py", folder, made, source, data, made, str(preparation.threads))
+        while not made.exists():
+            np.savez(data, **{name: np.concatenate([batch[name] for batch in batches]) for name in INPUTS})
+            begun = time.perf_counter()
+            try:
+                _in_process("bench_neural_compressor.py", folder, made, source, data, made, str(preparation.threads))
+            except MemoryError:
+                if len(batches) == 1:
+                    raise
+                batches = batches[: len(batches) // 2]
+                caveat = f"calibrated on {len(batches)} batches of {len(preparation.calibration)}: with more its process ran out of memory"
         seconds = time.perf_counter() - begun
         graph_def = tf1.GraphDef.FromString(made.read_bytes())
     graph = tf.Graph()
     with graph.as_default():
         tf.import_graph_def(graph_def, name="")
-    return Built(_session(graph, preparation), seconds, [_int8_ops(graph)])
+    return Built(_session(graph, preparation), seconds, [_int8_ops(graph)], caveat)
 
 
 def _litert(preparation: Preparation) -> Built:
@@ -218,6 +230,8 @@ def _in_process(script: str, folder: str, made: Path, *words: str | Path) -> Non
     """Runs a script that makes a file, in a process and a folder of its own."""
     command = [sys.executable, str(Path(__file__).with_name(script)), *map(str, words)]
     done = subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode == -signal.SIGKILL:
+        raise MemoryError("its process was killed, as happens where memory runs out")
     if not made.exists():
         raise RuntimeError(f"it made nothing and ended with {done.returncode}: {(done.stderr.strip().splitlines() or [''])[-1]}")
 

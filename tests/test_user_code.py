@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -277,6 +280,22 @@ def test_keyboard_interrupt_keeps_what_was_found_before(data: Digits) -> None:
     assert len(result.trials) == 2
     assert not result.met
     assert result.best in result.trials
+
+
+def test_an_interrupt_that_the_evaluation_swallows_is_not_forgotten(data: Digits) -> None:
+    calls = itertools.count()
+
+    def evaluate(model: Any) -> float:
+        if next(calls) == 1:
+            with contextlib.suppress(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(10)
+        return guilty("2")(model)
+
+    result = tune(data, evaluate, strategy="basic")
+    assert result.stopped_because.startswith("interrupted by the user")
+    assert len(result.trials) == 1
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_keyboard_interrupt_during_the_baseline_goes_through(data: Digits) -> None:

@@ -54,7 +54,7 @@ def tune(
     :class:`Result`; a set-up that cannot work raises.
     """
     job = Job.of(model, calibration, evaluate, metric, evaluation, criterion, config, listener, certify=certify)
-    with job:
+    with job, job.study.stop.remembering_interrupts():
         study = job.study
         study.baseline()
         stopped, best, space, ranges, ops = "", None, Space({}), Ranges(), study.backend.ops()

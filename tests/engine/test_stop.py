@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
+
+import pytest
 
 from octune.engine.stop import Stop
 
@@ -29,3 +33,38 @@ def test_the_time_budget() -> None:
 def test_the_user_has_the_last_word() -> None:
     stop = Stop(timeout=1, max_trials=1, trials=1, interrupted=True)
     assert stop.reason == "interrupted by the user"
+
+
+def test_an_interrupt_is_raised_and_remembered() -> None:
+    stop = Stop()
+    with stop.remembering_interrupts():
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert stop.reason == "interrupted by the user"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_somebody_elses_handler_stays() -> None:
+    rang: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda signum, frame: rang.append(signum))
+    try:
+        stop = Stop()
+        with stop.remembering_interrupts():
+            signal.raise_signal(signal.SIGINT)
+        assert rang == [signal.SIGINT]
+        assert stop.reason == ""
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_outside_the_main_thread_nothing_is_changed() -> None:
+    seen: list[object] = []
+
+    def work() -> None:
+        with Stop().remembering_interrupts():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [signal.default_int_handler]

@@ -5,13 +5,19 @@
         stop.trials += 1
 
 Ctrl-C asks for an end with the best found so far: whatever is running is broken off by a KeyboardInterrupt, which the
-engine turns into a reason to stop (``interrupted``).
+engine turns into a reason to stop (``interrupted``). It is remembered as well: an exception is lost where it is raised in a callback of
+the interpreter, or where the user's code swallows it.
 """
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 __all__ = ["Stop"]
 
@@ -25,6 +31,24 @@ class Stop:
     trials: int = 0
     interrupted: bool = False
     started: float = field(default_factory=time.monotonic)
+
+    @contextmanager
+    def remembering_interrupts(self) -> Iterator[None]:
+        """Note every Ctrl-C, where it would raise KeyboardInterrupt: a handler of somebody else's stays as it is."""
+        main = threading.current_thread() is threading.main_thread()
+        if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            yield
+            return
+
+        def note(signum: int, frame: Any) -> None:
+            self.interrupted = True
+            signal.default_int_handler(signum, frame)
+
+        signal.signal(signal.SIGINT, note)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
     @property
     def seconds(self) -> float:
