@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 # Tests must not depend on what an earlier run has timed.
 os.environ.setdefault("OCTUNE_COST_CACHE", "off")
+
+# A shell that runs the tests in the background has them ignore Ctrl-C, and what they start inherits that. Some tests press it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 
