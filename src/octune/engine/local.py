@@ -301,7 +301,7 @@ class Study:
         try:
             model = make()
             # Timed before it is scored: evaluation code may leave its mark on the model (train mode, hooks).
-            speedup, latency = self._speed(model, form) if measured is None else measured
+            speedup, latency = self._speed(model, form, measured)
             trial = replace(trial, size=self.backend.size(model), latency_ms=latency, speedup=speedup)
             score = self.evaluator(model, self._standard())
             trial = replace(trial, score=score, seconds=time.perf_counter() - begun)
@@ -342,15 +342,15 @@ class Study:
                 return Trial.from_json(record)
         return None
 
-    def _speed(self, model: Any, form: str) -> Speed | tuple[None, None]:
-        """How many times faster than fp32, and milliseconds.
+    def _speed(self, model: Any, form: str, first: Speed | None = None) -> Speed | tuple[None, None]:
+        """How many times faster than fp32, and milliseconds. ``first`` is a measurement that is there already.
 
         "Slower" has consequences, so it is not believed at once: what disturbs a timing hits the int8 kernels, whose threads
         meet more often, harder than it hits fp32. In doubt, the middle of three measurements counts.
         """
         if self.example is None:
             return None, None
-        measured: list[Speed] = []
+        measured = [] if first is None else [first]
         while not measured or (measured[0][0] < CLEARLY_FASTER and len(measured) < DOUBTS):
             measured.append(_faster(self._time({form: model}), form))
         return sorted(measured)[len(measured) // 2]

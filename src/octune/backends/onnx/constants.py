@@ -33,7 +33,7 @@ def fold_constants(view: View) -> int:
     except Exception:  # a courtesy: the graph is as right without it, and onnxruntime has an exception class for every status
         log.debug("constants could not be folded", exc_info=True)
         return 0
-    gone = [index for index in chain if all(_is_small(values[name]) for name in view.nodes[index].output if name)]
+    gone = {index for index in chain if all(_is_small(values[name]) for name in view.nodes[index].output if name)}
     view.model.tensors.update({name: values[name] for index in gone for name in view.nodes[index].output if name})
     view.keep(lambda index: index not in gone)
     return len(gone)

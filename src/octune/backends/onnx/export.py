@@ -21,13 +21,12 @@ import onnx
 from onnx import ModelProto
 
 from octune.backends.base import Settings
-from octune.backends.onnx.from_tensorflow import from_tensorflow
+from octune.backends.onnx.from_tensorflow import OPSET, from_tensorflow
 from octune.backends.select import backend_named
 from octune.errors import UnsupportedError
 
 __all__ = ["is_tensorflow", "to_onnx"]
 
-OPSET = 17
 CLOSE = 1e-3
 
 

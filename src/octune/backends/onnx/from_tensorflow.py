@@ -11,7 +11,6 @@ import contextlib
 import io
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,21 +37,23 @@ def from_tensorflow(model: Any, settings: Settings, batch: Any) -> tuple[ModelPr
             "model.target is onnx, and the model is TensorFlow's: tf2onnx converts it, and is not installed. "
             f"pip install tf2onnx, {LEAVE_OUT}"
         ) from error
-    from octune.backends.tensorflow import TensorFlowBackend
+    from octune.backends.tensorflow.batches import Splitter
+    from octune.backends.tensorflow.freeze import as_graph
     from octune.backends.tensorflow.kinds import take
     from octune.backends.tensorflow.pipeline import Pipeline
+    from octune.backends.tensorflow.sessions import new_session
 
-    frozen = take(model, replace(settings, streams=1)).frozen
+    taken = take(model, settings)
+    frozen = taken.frozen
     if Pipeline.of(frozen) is not None:
         raise UnsupportedError(
             "model.target is onnx, and the graph reads its own file through an iterator, which ONNX does not have. "
             f"Give a graph that takes tensors, {LEAVE_OUT}"
         )
     _check_memory(sum(node.attr["value"].ByteSize() for node in frozen.graph_def.node if node.op == "Const"))
-    backend = TensorFlowBackend(model, replace(settings, streams=1))
-    inputs = backend.split(batch)[0]
-    wanted = backend.run(backend.baseline, inputs)
-    backend.close()
+    values, _ = Splitter(taken.slots(), strict=taken.form.kind == "graph")(batch)
+    with new_session(as_graph(frozen.graph_def), settings.threads, optimized=False) as session:
+        wanted = session.run(dict(frozen.outputs), values)
     with _silent():
         try:
             made, _ = tf2onnx.convert.from_graph_def(
@@ -64,8 +65,7 @@ def from_tensorflow(model: Any, settings: Settings, batch: Any) -> tuple[ModelPr
                 f"Convert it yourself and give the .onnx file, {LEAVE_OUT}"
             ) from error
     _rename(made.graph, {tensor: name for name, tensor in (*frozen.inputs.items(), *frozen.outputs.items())})
-    values: Mapping[str, Any] = inputs.values  # a graph without an iterator takes tensors
-    return made, {name: np.asarray(values[tensor]) for name, tensor in frozen.inputs.items()}, dict(wanted)
+    return made, {name: np.asarray(values[tensor]) for name, tensor in frozen.inputs.items()}, wanted
 
 
 def _check_memory(weights: int) -> None:

@@ -81,7 +81,7 @@ def first_order_damage(
                     continue
                 plain = Scheme.int8()
                 rounded = {False: errors.rounding(item, y, y, plain), True: errors.rounding(item, y, y, plain, reader.fold_of)}
-                extra = _harms(item, rounded, rounded.__getitem__, pushes, seen, view.outputs)
+                extra = _harms(item, rounded, rounded.__getitem__, pushes, seen, view.outputs)  # no sample: whole already
                 for scheme in candidates.get(reader.op, ()):
                     if scheme.mode == "static":
                         values[reader.op, scheme] = values.get((reader.op, scheme), 0.0) + extra[SMOOTH in scheme.repairs] / len(feeds)
@@ -103,7 +103,7 @@ def _harms(
     first = next((key for key in squares if 0 < squares[key] < np.inf), None)
     if first is None:
         return {key: 0.0 if square == 0 else np.inf for key, square in squares.items()}
-    error = whole(first)
+    error = sampled[first] if sampled[first].shape == y.shape else whole(first)
     share = min(1.0, PUSH * float(np.sqrt(y.size / max(_square(error, unit), 1e-30))))
     before = {name: seen[name] for name in outputs}
     after = before | pushes(item, error * np.float32(share), seen)
