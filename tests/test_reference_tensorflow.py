@@ -20,7 +20,6 @@ pytest.importorskip("torch")
 pytestmark = [pytest.mark.shared, pytest.mark.slow]
 
 NAMES = {"input_ids": "input_ids", "attention_mask": "input_mask", "token_type_ids": "segment_ids"}
-JUDGED = 8  # batches of 32
 
 
 def saved_model(folder: Path, target: Path) -> str:
@@ -106,7 +105,7 @@ def test_sst2(shared: Path, build: Callable[[Path, Path], Any], tmp_path: Path) 
     def renamed(batches: Any, limit: int | None = None) -> list[Any]:
         return [({NAMES[name]: array for name, array in inputs.items()}, label) for inputs, label in islice(batches, limit)]
 
-    judged = renamed(data.evaluation, JUDGED)
+    judged = renamed(data.evaluation)
     result = octune.tune(build(folder, tmp_path / "fp32"), calibration=renamed(data.calibration, 8), evaluation=judged, metric="accuracy")
     assert result.met, str(result)
     assert result.baseline.score is not None

@@ -20,6 +20,20 @@ def test_candidates_take_turns_after_their_warm_up() -> None:
     assert all(0 <= latency.median_ms <= latency.p90_ms for latency in times.values())
 
 
+def test_what_is_warm_is_not_warmed_up() -> None:
+    calls: list[str] = []
+    interleaved({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, warmup=2, iterations=1, warm=("a",))
+    assert calls == ["b", "b", "a", "b"]
+
+
+def test_a_warm_up_that_takes_long_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    clock = iter(range(1000))
+    monkeypatch.setattr("octune.cost.latency.time.perf_counter", lambda: float(next(clock)))
+    interleaved({"a": lambda: calls.append("a")}, warmup=5, seconds=0.0)
+    assert len(calls) == 1 + 3
+
+
 def test_a_pause_comes_before_every_timed_call(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
     monkeypatch.setattr("octune.cost.latency.time.sleep", calls.append)

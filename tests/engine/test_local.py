@@ -82,8 +82,8 @@ class Fake(Backend):
         time.sleep(model.seconds)
         return {"output": np.asarray(inputs)}
 
-    def measure(self, op: Op, scheme: Scheme, ranges: Ranges) -> float:
-        return 1.0 if scheme == INT8 else 2.0
+    def alone(self, op: Op, scheme: Scheme, ranges: Ranges) -> Callable[[], object]:
+        return lambda: time.sleep(0.001 if scheme == INT8 else 0.01)
 
     def damage(self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Any]) -> dict[tuple[str, Scheme], float]:
         return self.harm
@@ -204,10 +204,13 @@ def test_harm_without_measure_is_the_worst(value: float, tmp_path: Path) -> None
         assert resumed.damage(OPS, resumed.calibrate(BATCHES, 8, None), BATCHES)["b", INT8] == WORST
 
 
-def test_cost_is_measured_once_for_equal_ops() -> None:
+def test_cost_is_measured_once() -> None:
     made = study()
     ranges = made.calibrate(BATCHES, 8, None)
-    assert made.cost(OPS, ranges) == {("a", INT8): 1.0, ("a", FP32): 2.0, ("b", INT8): 1.0, ("b", FP32): 2.0}
+    cost = made.cost(OPS, ranges)
+    assert cost["a", INT8] < cost["a", FP32]
+    assert cost["b", INT8] < cost["b", FP32]
+    assert made.cost(OPS, ranges) == cost
     assert made.cost(OPS, Ranges()) == {}
 
 
@@ -288,28 +291,20 @@ def test_an_interrupted_trial_is_not_recorded() -> None:
 # -- finalists --------------------------------------------------------------------------------------------------------
 
 
-def with_winner(evaluate: Callable[[Model], Any] = lambda model: 1.0, example: Any = ((1.0,),)) -> tuple[Study, Ranges]:
+def with_winner(
+    evaluate: Callable[[Model], Any] = lambda model: 1.0, example: Any = ((1.0,),), seconds: float = 0.0
+) -> tuple[Study, Ranges]:
+    """A study whose eager winner takes so many seconds for a call."""
     made = study(evaluate, example=example)
     made.baseline()
     ranges = made.calibrate(BATCHES, 8, None)
+    fake(made).apply = lambda plan, ranges: Model(plan, seconds=seconds)  # type: ignore[method-assign]
     made.trial(Proposal(ALL_INT8, ""), ranges)
     return made, ranges
 
 
-def slow_eager(made: Study) -> None:
-    """Eager models take their time, so that a finalist is faster without any doubt."""
-    original = fake(made).apply
-    fake(made).apply = lambda plan, ranges: _slowed(original(plan, ranges))  # type: ignore[method-assign]
-
-
-def _slowed(model: Model) -> Model:
-    model.seconds = 0.05
-    return model
-
-
 def test_a_faster_form_is_scored_and_kept() -> None:
-    made, ranges = with_winner()
-    slow_eager(made)
+    made, ranges = with_winner(seconds=0.05)
     compiled = Model(ALL_INT8)
     fake(made).forms = [lambda plan: Finalist("compiled", compiled)]
     made.finalists(made.trials[0], ranges)

@@ -35,6 +35,14 @@ def test_it_is_as_good_as_trying_everything(options: dict[str, list[Option]], bu
     assert price <= min(possible) + 0.01 * max(option.price for some in options.values() for option in some) * len(options)
 
 
+@settings(max_examples=60, deadline=None)
+@given(ops, st.floats(0.05, 3.0), st.integers(0, 6))
+def test_ops_that_must_leave_int8_do_and_the_budget_holds(options: dict[str, list[Option]], budget: float, floats: int) -> None:
+    chosen = allocate(options, budget, floats)
+    assert sum(scheme.is_float for scheme in chosen.values()) >= min(floats, len(options))
+    assert totals(options, chosen)[0] <= budget * (1 + 1e-6)
+
+
 def test_a_number_of_ops_can_be_made_to_leave_int8() -> None:
     options = {f"op{i}": [Option(INT8, 0.001 * i, 0.0), Option(FP32, 0.0, 1.0)] for i in range(5)}
     chosen = allocate(options, 1.0, floats=2)

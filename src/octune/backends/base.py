@@ -126,8 +126,8 @@ class Backend(ABC):
         """Run inputs through ``baseline`` or anything that :meth:`apply` or :meth:`finalists` gave."""
 
     @abstractmethod
-    def measure(self, op: Op, scheme: Scheme, ranges: Ranges) -> float:
-        """Milliseconds that this op takes in this scheme, on the largest input that calibration saw."""
+    def alone(self, op: Op, scheme: Scheme, ranges: Ranges) -> Callable[[], object]:
+        """A call that runs this op by itself in this scheme, on the largest input that calibration saw: for timing it."""
 
     @abstractmethod
     def damage(self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Any]) -> dict[tuple[str, Scheme], float]:

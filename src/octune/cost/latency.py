@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 __all__ = ["Latency", "interleaved"]
 
-LONG = 0.2  # seconds
+LONG = 0.1  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +33,18 @@ def interleaved(
     seconds: float = 2.0,
     pause: float = 0.0,
     burst: int = 0,
+    warm: Collection[str] = (),
 ) -> dict[str, Latency]:
     """Time the candidates in turns: a slow moment of the machine hits all of them.
 
-    ``iterations`` fixes the number of rounds; otherwise rounds go on for about ``seconds``, at least 3 and at most 50, and what takes
-    long to run is warm after one run.
+    ``iterations`` fixes the number of rounds; otherwise rounds go on for about ``seconds``, at least 3 and at most 50, and a warm-up
+    ends when it has taken long. Those that are ``warm`` already get none.
     ``pause`` seconds before every turn let the threads of the one before come to rest: some runtimes' spin for a while.
     A turn is one timed call; with ``burst`` it is that many, behind one that is not timed, as for a model that serves alone.
     """
-    for call in candidates.values():
-        for _ in range(max(1, warmup)):
-            start = time.perf_counter()
+    for name, call in candidates.items():
+        start = time.perf_counter()
+        for _ in range(0 if name in warm else max(1, warmup)):
             call()
             if iterations is None and time.perf_counter() - start > LONG:
                 break

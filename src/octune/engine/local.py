@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -37,8 +38,10 @@ from octune.sensitivity import WORST, Joint
 __all__ = ["Study", "Timing"]
 
 log = logging.getLogger("octune")
-PROBE_SAMPLES = 16
+# What is run to see how far outputs move: for whole plans, and for every op and scheme by itself.
+LOOK_SAMPLES, PROBE_SAMPLES = 16, 8
 CLEARLY_FASTER = 1.2
+FASTER = 1.02  # than eager int8: less is the noise of timing
 DOUBTS = 3
 
 
@@ -48,10 +51,10 @@ class Timing:
 
     warmup: int = 2
     iterations: int | None = None
-    seconds: float = 1.0
+    seconds: float = 0.5
 
 
-Speed = tuple[float, float]  # how many times faster than fp32, and milliseconds
+Speed = tuple[float, float] | tuple[None, None]  # how many times faster than fp32, and milliseconds
 
 
 @dataclass
@@ -79,9 +82,22 @@ class Study:
 
     def enter(self, name: str, detail: str) -> None:
         """A stage begins, and the one before it ends."""
+        self._switch(name)
+        self.listener.stage(name, detail)
+
+    def _switch(self, name: str) -> None:
         self.leave()
         self._entered = (name, time.perf_counter())
-        self.listener.stage(name, detail)
+
+    @contextmanager
+    def _within(self, name: str) -> Iterator[None]:
+        """Book what happens here under another name, without announcing a stage."""
+        before = self._entered
+        self._switch(name)
+        try:
+            yield
+        finally:
+            self.leave() if before is None else self._switch(before[0])
 
     def leave(self) -> None:
         """Book the time of the stage that ends here."""
@@ -106,7 +122,6 @@ class Study:
                 score = self._baseline_score(model)
             if self.example is None:
                 self.example = next(iter(seen), None)
-            self.enter("timing", "timing the fp32 model")
             latency = self._baseline_latency()
             trial = Trial(
                 Plan({op.name: Scheme.fp32() for op in self.backend.ops()}),
@@ -167,8 +182,12 @@ class Study:
             raise type(error)(f"The fp32 model could not be scored, so there is nothing to compare with. {error}") from error
 
     def _baseline_latency(self) -> Latency | None:
+        """One look: what counts is how fp32 does in turns with the others, later."""
+        if self.example is None:
+            return None
         try:
-            return self._time({}).get("fp32")
+            with self._within("timing"):
+                return interleaved({"fp32": self._call(self._untouched())}, iterations=1, warm=("fp32",))["fp32"]
         except OctuneError:
             raise
         except Exception as error:
@@ -221,15 +240,15 @@ class Study:
                 if seen >= samples:
                     return
 
-    def _probe_inputs(self, batches: Batches | None) -> list[Any]:
-        """What is run to see, without labels, how far outputs move."""
+    def _few(self, batches: Batches | None, samples: int) -> list[Any]:
+        """Some inputs to run without labels."""
         if batches is not None:
-            return list(islice(self._samples(batches, PROBE_SAMPLES), PROBE_SAMPLES))
+            return list(islice(self._samples(batches, samples), samples))
         return [] if self.example is None else [self.example]
 
     def joint(self, ranges: Ranges, batches: Batches | None) -> Joint | None:
         """Measures the label-free harm of whole plans; None without anything to run."""
-        inputs = self._probe_inputs(batches)
+        inputs = self._few(batches, LOOK_SAMPLES)
         self.enter("look", "running whole plans without labels")
         return Joint(self.backend, ranges, inputs, self.journal) if inputs else None
 
@@ -240,7 +259,7 @@ class Study:
         if recorded is not None:
             return _restore(recorded["values"])
         self.enter("sensitivity", f"probing {sum(map(len, candidates.values()))} choices without labels")
-        inputs = self._probe_inputs(batches)
+        inputs = self._few(batches, PROBE_SAMPLES)
         values = self.backend.damage(candidates, ranges, inputs) if inputs else {}
         # An output that is infinite or NaN is as bad as it gets; neither can be ranked, nor kept in a journal.
         values = {key: min(value, WORST) if math.isfinite(value) else WORST for key, value in values.items()}
@@ -277,16 +296,14 @@ class Study:
             return
         self.enter("finalists", "compiling the winner")
         try:
-            eager = self.backend.apply(winner.plan, ranges)
             for finalist in self.backend.finalists(winner.plan, ranges, self.example):
-                times = self._time({"eager": eager, finalist.form: finalist.model})
-                faster = times[finalist.form].median_ms < 0.98 * times["eager"].median_ms
-                if not faster:
+                speed = self._speed(finalist.model)
+                if (speed[0] or 0.0) <= FASTER * (winner.speedup or 0.0):
                     self.listener.note(f"the {finalist.form} form is not faster than eager int8 here, so it is not used")
                     continue
                 self.enter("trial", f"scoring the {finalist.form} form of the winner")
                 make, reason = partial(_given, finalist.model), f"the winner, {finalist.form}"
-                self._attempt(winner.plan, finalist.form, reason, ranges, make, _faster(times, finalist.form))
+                self._attempt(winner.plan, finalist.form, reason, ranges, make, speed)
         except KeyboardInterrupt:
             self.stop.interrupted = True
         except Exception as error:
@@ -294,14 +311,14 @@ class Study:
             self.listener.note(f"the winner stays eager int8: {type(error).__name__}: {_first_line(error)}")
 
     def _attempt(
-        self, plan: Plan, form: str, reason: str, ranges: Ranges, make: Callable[[], Any], measured: Speed | None = None
+        self, plan: Plan, form: str, reason: str, ranges: Ranges, make: Callable[[], Any], speed: Speed | None = None
     ) -> Trial | None:
         begun = time.perf_counter()
         trial = Trial(plan, form=form, reason=reason, samples=ranges.samples)
         try:
             model = make()
             # Timed before it is scored: evaluation code may leave its mark on the model (train mode, hooks).
-            speedup, latency = self._speed(model, form, measured)
+            speedup, latency = self._speed(model) if speed is None else speed
             trial = replace(trial, size=self.backend.size(model), latency_ms=latency, speedup=speedup)
             score = self.evaluator(model, self._standard())
             trial = replace(trial, score=score, seconds=time.perf_counter() - begun)
@@ -342,35 +359,35 @@ class Study:
                 return Trial.from_json(record)
         return None
 
-    def _speed(self, model: Any, form: str, first: Speed | None = None) -> Speed | tuple[None, None]:
-        """How many times faster than fp32, and milliseconds. ``first`` is a measurement that is there already.
+    def _speed(self, model: Any) -> Speed:
+        """How many times faster than fp32, and milliseconds.
 
         "Slower" has consequences, so it is not believed at once: what disturbs a timing hits the int8 kernels, whose threads
         meet more often, harder than it hits fp32. In doubt, the middle of three measurements counts.
         """
         if self.example is None:
             return None, None
-        measured = [] if first is None else [first]
-        while not measured or (measured[0][0] < CLEARLY_FASTER and len(measured) < DOUBTS):
-            measured.append(_faster(self._time({form: model}), form))
+        measured: list[tuple[float, float]] = []
+        with self._within("timing"):
+            while not measured or (measured[0][0] < CLEARLY_FASTER and len(measured) < DOUBTS):
+                times = self._time(model)
+                measured.append((times["fp32"].median_ms / times["int8"].median_ms, times["int8"].median_ms))
         return sorted(measured)[len(measured) // 2]
 
-    def _time(self, models: dict[str, Any]) -> dict[str, Latency]:
-        """Time models in turns with fp32 (a copy of its own, which no evaluation code has seen)."""
-        if self.example is None:
-            return {}
+    def _time(self, model: Any) -> dict[str, Latency]:
+        """Time a model in turns with fp32 (a copy of its own, which no evaluation code has seen)."""
+        warm = () if self.untouched is None else ("fp32",)
+        calls = {"fp32": self._call(self._untouched()), "int8": self._call(model)}
+        timing = self.timing
+        return interleaved(calls, warmup=timing.warmup, iterations=timing.iterations, seconds=timing.seconds, warm=warm)
+
+    def _untouched(self) -> Any:
         if self.untouched is None:
             self.untouched = self.backend.baseline
-        calls = {name: self._call(model) for name, model in {"fp32": self.untouched, **models}.items()}
-        timing = self.timing
-        return interleaved(calls, warmup=timing.warmup, iterations=timing.iterations, seconds=timing.seconds)
+        return self.untouched
 
     def _call(self, model: Any) -> Callable[[], object]:
         return lambda: self.backend.run(model, self.example)
-
-
-def _faster(times: Mapping[str, Latency], form: str) -> Speed:
-    return times["fp32"].median_ms / times[form].median_ms, times[form].median_ms
 
 
 def _kept(path: Path | None) -> Ranges | None:

@@ -13,6 +13,8 @@ from octune.result import Result
 
 __all__ = ["result_table"]
 
+RUNTIMES = ("torch", "tensorflow", "onnxruntime", "openvino")
+
 
 def result_table(result: Result, saved_to: str | None = None) -> RenderableType:
     """The table that ``octune tune`` and ``octune demo`` end with."""
@@ -32,9 +34,7 @@ def result_table(result: Result, saved_to: str | None = None) -> RenderableType:
             _add_verdict(table, result.certified, "drop on held-out data")
         elif flattery(result):
             table.add_row("caution", "", f"best of {result.rivals} trials on the same data")
-    # fp32 as it ran in turns with the winner; timed at another moment it could not be compared.
-    together = best.latency_ms * best.speedup if best.latency_ms and best.speedup else baseline.latency_ms
-    table.add_row("latency, median", _ms(together), _ms(best.latency_ms))
+    table.add_row("latency, median", _ms(baseline.latency_ms), _ms(best.latency_ms))
     table.add_row("speed-up, measured in turns", "1.00x", f"{best.speedup:.2f}x" if best.speedup else "-")
     table.add_row("weights", megabytes(baseline.size), megabytes(best.size))
     counts = ", ".join(f"{count} {dtype}" for dtype, count in sorted(result.plan.counts().items(), reverse=True))
@@ -53,7 +53,8 @@ def result_table(result: Result, saved_to: str | None = None) -> RenderableType:
     parts += [Text(f"note: {note}", style="dim") for note in result.notes]
     where = result.environment
     cpu = where.get("machine", {}).get("cpu", "unknown CPU")
-    parts.append(Text(f"machine: {cpu}, {where.get('threads', '?')} threads, torch {where.get('torch', '-')}", style="dim"))
+    versions = [f"{name} {where[name]}" for name in RUNTIMES if where.get(name)]
+    parts.append(Text(", ".join([f"machine: {cpu}", f"{where.get('threads', '?')} threads", *versions]), style="dim"))
     if saved_to is not None:
         parts.append(Text(f"saved to {saved_to}", style="bold"))
     return Group(*parts)

@@ -117,7 +117,7 @@ def test_convolutions_of_every_kind(
     for scheme in op.schemes:
         got = backend.run(backend.apply(Plan({op.name: scheme}), ranges), backend.split(x)[0])
         assert close(got["y"], fp32[0]), str(scheme)
-        assert backend.measure(op, scheme, ranges) > 0
+        backend.alone(op, scheme, ranges)()
 
 
 def test_depthwise_smoothing_evens_channels_out() -> None:

@@ -13,13 +13,13 @@ from onnx import ModelProto
 
 from octune.backends.base import Backend, Finalist, Outputs, Settings, Visit
 from octune.backends.onnx import storage
+from octune.backends.onnx.alone import alone
 from octune.backends.onnx.batches import Feed, Splitter
 from octune.backends.onnx.discover import discover
 from octune.backends.onnx.edit import Edit
 from octune.backends.onnx.graph import View, subgraphs
 from octune.backends.onnx.insert import OPENVINO, ORT, Dialect, quantized_graph
 from octune.backends.onnx.local import LocalErrors
-from octune.backends.onnx.measure import milliseconds
 from octune.backends.onnx.observe import Taps
 from octune.backends.onnx.runtimes import OnnxModel, has_openvino, openvino_model, ort_model, outputs_by_name, temporary_folder
 from octune.backends.onnx.sensitivity import first_order_damage
@@ -116,9 +116,9 @@ class OnnxBackend(Backend):
         errors = LocalErrors(self._store, self._smoother, ranges, self._threads)
         return first_order_damage(self._view, found, candidates, batches, errors, self._threads, splits=self._splits)
 
-    def measure(self, op: Op, scheme: Scheme, ranges: Ranges) -> float:
+    def alone(self, op: Op, scheme: Scheme, ranges: Ranges) -> Callable[[], object]:
         item = next(item for item in self._found if item.op.name == op.name)
-        return milliseconds(item, scheme, ranges, self._store, self._threads)
+        return alone(item, scheme, ranges, self._store, self._threads)
 
     # -- act ------------------------------------------------------------------------------------------------------
 

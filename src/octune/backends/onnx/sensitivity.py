@@ -37,7 +37,7 @@ log = logging.getLogger("octune")
 # The share of an op's output that is fed in: small enough to be linear, large enough to show in fp32.
 PUSH = 0.02
 SECONDS = 10.0
-ROWS = 8
+ROWS = 4
 Harms = dict[tuple[str, Scheme], float]
 Key = TypeVar("Key")
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -145,23 +145,15 @@ class TensorFlowBackend(Backend):
         left = {name: [s for s in schemes if (name, s) not in values] for name, schemes in candidates.items() if name in ranges}
         return values | (probe(self, left, ranges, inputs) if any(left.values()) else {})
 
-    def measure(self, op: Op, scheme: Scheme, ranges: Ranges) -> float:
+    def alone(self, op: Op, scheme: Scheme, ranges: Ranges) -> Callable[[], object]:
         graph_def, fed, fetched = self._rewriter.in_place(op, scheme, ranges)
         graph = as_graph(graph_def)
         dtype = graph.get_tensor_by_name(fed).dtype
         array = np.random.default_rng(0).standard_normal(ranges[op.name].shape)
         array = (32 * array).astype(np.int8).view(dtype.as_numpy_dtype) if dtype.is_quantized else array.astype(dtype.as_numpy_dtype)
-        times: list[float] = []
-        with new_session(graph, self._threads) as session:
-            # The op and not its output is fetched: copying that out would be timed as well.
-            run = session.make_callable(graph.get_tensor_by_name(fetched).op, feed_list=[fed])
-            run(array)
-            begun = time.perf_counter()
-            while len(times) < 5 or (len(times) < 30 and time.perf_counter() - begun < 0.03):
-                start = time.perf_counter()
-                run(array)
-                times.append((time.perf_counter() - start) * 1e3)
-        return min(times)  # what disturbs a timing only ever makes it longer
+        # The op and not its output is fetched: copying that out would be timed as well.
+        run = new_session(graph, self._threads).make_callable(graph.get_tensor_by_name(fetched).op, feed_list=[fed])
+        return partial(run, array)
 
     # -- act ------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import functools
 import hashlib
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -162,7 +161,7 @@ class TorchBackend(Backend):
         values = first_order_damage(self._prepared, {name: found[name].module for name in wanted}, wanted, make, calls)
         return probe(self, candidates, ranges, calls) if values is None else values
 
-    def measure(self, op: Op, scheme: Scheme, ranges: Ranges) -> float:
+    def alone(self, op: Op, scheme: Scheme, ranges: Ranges) -> Callable[[], object]:
         found = next(f for f in self._found if f.op.name == op.name)
         layer = found.module if scheme.dtype == "fp32" else self._layer(found, scheme, ranges)
         shape = ranges[op.name].shape
@@ -171,15 +170,7 @@ class TorchBackend(Backend):
             if op.kind == "embedding"
             else torch.randn(shape, generator=torch.Generator().manual_seed(0))
         )
-        times: list[float] = []
-        with torch.inference_mode():
-            layer(x)
-            begun = time.perf_counter()
-            while len(times) < 3 or (len(times) < 30 and time.perf_counter() - begun < 0.01):
-                start = time.perf_counter()
-                layer(x)
-                times.append((time.perf_counter() - start) * 1e3)
-        return min(times)  # what disturbs a timing only ever makes it longer
+        return torch.inference_mode()(functools.partial(layer, x))
 
     # -- act ------------------------------------------------------------------------------------------------------
 

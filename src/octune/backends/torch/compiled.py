@@ -33,6 +33,9 @@ from octune.errors import ArtifactError, UnsupportedError
 __all__ = ["CompiledModel", "Signature", "compile_model", "export_program", "load_compiled", "load_program"]
 
 log = logging.getLogger("octune")
+# One model is compiled once: to compile headers ahead, or to try whether vector code compiles for a CPU that has it, takes longer than
+# it saves.
+COMPILER = {"freezing": True, "aot_inductor.precompile_headers": False, "cpp.vec_isa_ok": True}
 
 
 @dataclass(frozen=True)
@@ -214,7 +217,7 @@ def compile_model(model: nn.Module, call: Call) -> CompiledModel:
     lower(program, outputs)
     folder = tempfile.TemporaryDirectory(prefix="octune-")
     with _quiet(), torch.no_grad():  # the compiler folds constants, packed weights among them, only where nothing is differentiated
-        path = aoti_compile_and_package(program, package_path=str(Path(folder.name) / "compiled.pt2"), inductor_configs={"freezing": True})
+        path = aoti_compile_and_package(program, package_path=str(Path(folder.name) / "compiled.pt2"), inductor_configs=COMPILER)
     compiled = load_compiled(Path(path), signature.to_json(), model)
     compiled.keep = folder  # the package goes when the model goes
     return compiled

@@ -19,7 +19,7 @@ from octune.plan import Scheme
 
 __all__ = ["first_order_damage"]
 
-DRAWS = 2
+DRAWS = 4
 Key = tuple[str, Scheme]
 
 
@@ -99,22 +99,21 @@ def _errors(
     gradients: list[dict[str, list[torch.Tensor]]],
 ) -> dict[Key, float]:
     """Ask every int8 kernel what it would have answered, and weigh the difference by the gradient."""
-    sums: dict[Key, list[torch.Tensor]] = {}
+    sums: dict[Key, torch.Tensor] = {}
     visits: dict[str, int] = dict.fromkeys(modules, 0)
 
     def compare(name: str) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any, output: torch.Tensor) -> None:
             x = the_input(args, kwargs)
-            visit = visits[name]
+            # Per sample where the first dimension is the batch, else in one sum: v is independent over samples.
+            rows = output.shape[0] if output.shape[0] == call.batch_size else 1
+            weights = torch.stack([draw[name][visits[name]].reshape(rows, -1) for draw in gradients], dim=1)
             visits[name] += 1
             for scheme in candidates[name]:
                 error = make(name, scheme)(x) - output
-                # Per sample where the first dimension is the batch, else in one sum: v is independent over samples.
-                rows = error.shape[0] if error.shape[0] == call.batch_size else 1
-                parts = [(draw[name][visit] * error).reshape(rows, -1).sum(dim=1) for draw in gradients]
-                stacked = torch.stack(parts)
+                parts = torch.bmm(weights, error.reshape(rows, -1, 1))
                 known = sums.get((name, scheme))
-                sums[name, scheme] = [stacked if known is None else known[0] + stacked]
+                sums[name, scheme] = parts if known is None else known + parts
 
         return hook
 
@@ -125,7 +124,7 @@ def _errors(
     finally:
         for handle in handles:
             handle.remove()
-    return {key: float(value[0].square().sum()) / DRAWS for key, value in sums.items()}
+    return {key: float(value.square().sum()) / DRAWS for key, value in sums.items()}
 
 
 def _floats(outputs: Any) -> list[torch.Tensor]:

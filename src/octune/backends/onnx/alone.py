@@ -1,12 +1,12 @@
-"""What one op costs in one scheme on ONNX Runtime: a model of that op alone, on the largest input that calibration saw.
+"""One op in one scheme by itself on ONNX Runtime, on the largest input that calibration saw: for timing it.
 
 A convolution is timed as it stands in a chain, with uint8 coming in and going out; other ops take float and give float.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,33 +21,23 @@ from octune.backends.onnx.weights import WeightStore
 from octune.calibration import Ranges, TensorStats
 from octune.plan import Plan, Scheme
 
-__all__ = ["milliseconds"]
-
-LEAST, MOST, SECONDS = 5, 30, 0.03
+__all__ = ["alone"]
 
 
-def milliseconds(item: Found, scheme: Scheme, ranges: Ranges, store: WeightStore, threads: int | None) -> float:
-    """The least of a few timings: what disturbs one only ever makes it longer."""
-    alone, moved = _alone(item)
+def alone(item: Found, scheme: Scheme, ranges: Ranges, store: WeightStore, threads: int | None) -> Callable[[], object]:
+    """A call that runs the op."""
+    model, moved = _graph(item)
     seen = {moved.op.name + suffix: ranges[item.op.name + suffix] for suffix in ("", B, OUTPUT) if item.op.name + suffix in ranges}
-    view = View(alone)
+    view = View(model)
     graph = quantized_graph(view, [moved], Plan({moved.op.name: scheme}), Ranges(seen), store, Smoother(view, [moved]), ORT)
     feed = _inputs(item, seen, moved.op.name)
     if item.op.kind == "conv" and not scheme.is_float:
         feed = _without_ends(graph, feed)
     running = session(graph, threads)
-    outputs = [output.name for output in running.get_outputs()]
-    running.run(outputs, feed)
-    times: list[float] = []
-    begun = time.perf_counter()
-    while len(times) < LEAST or (len(times) < MOST and time.perf_counter() - begun < SECONDS):
-        start = time.perf_counter()
-        running.run(outputs, feed)
-        times.append((time.perf_counter() - start) * 1e3)
-    return min(times)
+    return partial(running.run, [output.name for output in running.get_outputs()], feed)
 
 
-def _alone(item: Found) -> tuple[Model, Found]:
+def _graph(item: Found) -> tuple[Model, Found]:
     """A graph of this node with its weights, and the op in it. The name is the op's, so that weights are found again."""
     node = helper.make_node(item.node.op_type, [], ["y"], name=item.op.name)
     tensors: dict[str, Array] = {}
