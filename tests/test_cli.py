@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -246,6 +247,36 @@ def test_ctrl_c_ends_with_the_best_so_far(project: Path) -> None:
     report = json.loads(output)
     assert "interrupted" in report["stopped_because"]
     assert Path(project / "ws-int" / "model" / "octune.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "place", "advice"),
+    [
+        (("tune", "early.yaml", "--workspace", "ws-early"), "octune.tune.tune", "octune resume ws-early"),
+        (("analyze", "early.yaml"), "octune.analysis.analyze", "Nothing was kept"),
+        (("demo",), "octune.demo.run.run_demo", "What was fetched is kept"),
+    ],
+)
+def test_ctrl_c_before_there_is_anything_to_hand_back(
+    project: Path, inside: Any, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], place: str, advice: str
+) -> None:
+    def interrupt(*args: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    module, _, name = place.rpartition(".")
+    monkeypatch.setattr(importlib.import_module(module), name, interrupt)
+    write(project, "early.yaml")
+    code, _, errors = inside(*arguments)
+    assert code == 130
+    assert "Interrupted before there was anything to hand back" in errors
+    assert advice in errors
+
+
+def test_a_data_folder_that_is_missing_is_said_before_a_model_is_looked_for(inside: Any) -> None:
+    code, _, errors = inside("tune", "--task", "cola", "--model", "nobody/nothing", "--data", "no-such-folder")
+    assert code == 2
+    assert "no-such-folder" in errors
+    assert "nobody" not in errors
 
 
 def test_config_prints_the_effective_configuration_and_the_schema(project: Path, inside: Any) -> None:

@@ -10,6 +10,8 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -101,6 +103,8 @@ def _named(config: Config, task: str | None, model: str | None, data: Path | Non
         from octune.tasks.load import check_task
 
         check_task(task)  # before a model is loaded for it
+    if data is not None and not data.is_dir():
+        raise ConfigError(f"--data {data} is not a folder. Expected the folder of the task's files, or the one that holds it.")
     sections = config.to_json()
     if model is not None:
         sections["model"] = {**(sections.get("model") or {}), "path": model}
@@ -120,14 +124,8 @@ def _run(config: Config, folder: Path, *, resume: bool, output: Path | None, qui
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG_COPY).write_text(config.to_yaml())
     listener = LiveProgress(console, config.tuning.timeout)
-    try:
+    with _interruptible(f"Continue with: octune resume {folder}"), closing(listener):
         result = run(config=config, listener=listener)
-    except KeyboardInterrupt:
-        listener.close()
-        typer.echo(f"Interrupted before there was anything to hand back. Continue with: octune resume {folder}", err=True)
-        raise typer.Exit(130) from None
-    finally:
-        listener.close()
     saved = result.save(output or folder / "model", overwrite=True)
     if as_json:
         typer.echo(json.dumps(summary(result, saved), indent=1))
@@ -136,6 +134,16 @@ def _run(config: Config, folder: Path, *, resume: bool, output: Path | None, qui
     else:
         console.print(result_table(result, str(saved)))
     raise typer.Exit(0 if result.met else 1)
+
+
+@contextmanager
+def _interruptible(advice: str) -> Iterator[None]:
+    """Ctrl-C before there is anything to hand back: a message, and the exit code that says so."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"Interrupted before there was anything to hand back. {advice}", err=True)
+        raise typer.Exit(130) from None
 
 
 def summary(result: Result, saved: Path | None = None) -> dict[str, Any]:
@@ -182,10 +190,8 @@ def analyze(
     config = _named(load_config(conf) if conf else Config(), task, model, data, tokenizer)
     console = _console(as_json=as_json, verbose=verbose)
     listener = LiveProgress(console)
-    try:
+    with _interruptible("Nothing was kept."), closing(listener):
         analysis = run(config=config, listener=listener)
-    finally:
-        listener.close()
     text = json.dumps(analysis.to_json(), indent=1)
     if output is not None:
         output.write_text(text + "\n")
@@ -206,7 +212,8 @@ def demo(
     from octune.report.tables import result_table
 
     console = _console(as_json=as_json, verbose=verbose)
-    result = run_demo(console)
+    with _interruptible("What was fetched is kept for the next time."):
+        result = run_demo(console)
     saved = result.save(output, overwrite=True)
     if as_json:
         typer.echo(json.dumps(summary(result, saved), indent=1))
