@@ -124,6 +124,14 @@ class BackendContract:
             outputs = backend.run(model, backend.resized(inputs, samples))
             assert all(len(array) == samples for array in outputs.values())
 
+    def test_what_is_looked_at_is_what_a_model_answers(self, backend: Backend, ranges: Ranges, inputs: Any) -> None:
+        for plan in (Plan(), int8_plan(backend, ranges)):
+            wanted = backend.run(backend.apply(plan, ranges), inputs)
+            (got,) = backend.outputs(plan, ranges, [inputs])
+            assert list(got) == list(wanted)
+            for name, array in wanted.items():
+                assert np.allclose(got[name], array, rtol=1e-3, atol=1e-3 * np.abs(array).max())
+
     def test_ops_can_be_timed(self, backend: Backend, ranges: Ranges) -> None:
         op = next(op for op in backend.ops() if op.name in ranges and op.can("int8"))
         calls = [backend.alone(op, scheme, ranges) for scheme in op.schemes]

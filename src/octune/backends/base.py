@@ -137,6 +137,11 @@ class Backend(ABC):
         Backends without a shortcut return :func:`octune.sensitivity.probe` ``(self, ...)``.
         """
 
+    def outputs(self, plan: Plan, ranges: Ranges, batches: Sequence[Any]) -> list[Outputs]:
+        """What the model answers under a plan, for a few batches. Backends whose models are slow to start have a shorter way."""
+        model = self.apply(plan, ranges)
+        return [self.run(model, inputs) for inputs in batches]
+
     def finalists(self, plan: Plan, ranges: Ranges, inputs: Any) -> Iterator[Finalist]:
         """Other forms of the same plan, made one by one because each may be slow to make. None by default."""
         yield from ()

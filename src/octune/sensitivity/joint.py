@@ -50,11 +50,9 @@ class Joint:
 
     def _measure(self, plan: Plan) -> float:
         if self._wanted is None:
-            reference = self._backend.apply(Plan(), self._ranges)
-            self._wanted = [self._backend.run(reference, one) for one in self._inputs]
+            self._wanted = self._backend.outputs(Plan(), self._ranges, self._inputs)
         try:
-            model = self._backend.apply(plan, self._ranges)
-            harm = output_change(self._wanted, [self._backend.run(model, one) for one in self._inputs])
+            harm = output_change(self._wanted, self._backend.outputs(plan, self._ranges, self._inputs))
         except Exception:  # a plan that does not run here is no reason to end the search: its trial would fail, and be recorded
             log.debug("joint probe of %r", plan, exc_info=True)
             return WORST

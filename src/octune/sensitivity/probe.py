@@ -25,14 +25,12 @@ def probe(
     backend: Backend, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, inputs: Sequence[Any]
 ) -> dict[tuple[str, Scheme], float]:
     """Mean squared output change by (op, scheme), relative to the output's variance."""
-    reference = backend.apply(Plan(), ranges)
-    wanted = [backend.run(reference, one) for one in inputs]
-    values = {}
-    for op, schemes in candidates.items():
-        for scheme in schemes:
-            model = backend.apply(Plan({op: scheme}), ranges)
-            values[op, scheme] = output_change(wanted, [backend.run(model, one) for one in inputs])
-    return values
+    wanted = backend.outputs(Plan(), ranges, inputs)
+    return {
+        (op, scheme): output_change(wanted, backend.outputs(Plan({op: scheme}), ranges, inputs))
+        for op, schemes in candidates.items()
+        for scheme in schemes
+    }
 
 
 def output_change(wanted: Sequence[Outputs], got: Sequence[Outputs]) -> float:
