@@ -247,7 +247,7 @@ class Tuning(Section):
 class Performance(Section):
     """How latency is measured."""
 
-    warmup: Natural = Field(5, description="Runs before the clock starts.")
+    warmup: Natural = Field(5, description="Runs before the clock starts; fewer of a slow model, unless 'iterations' is given.")
     iterations: Positive | None = Field(None, description="Timed runs; enough for a stable median if left out.")
     threads: Positive | None = Field(None, description="Threads of the model; the machine's if left out.")
     streams: Positive = Field(
