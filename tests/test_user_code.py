@@ -340,6 +340,14 @@ def test_evaluate_that_leaves_its_mark_on_the_model(data: Digits) -> None:
     assert data.accuracy(result.model) > 0.9
 
 
+def test_fp32_is_timed_in_turns_with_what_it_is_compared_with(data: Digits) -> None:
+    result = tune(data, data.accuracy)
+    last = result.best if result.best is not result.baseline else result.trials[-1]
+    assert last.latency_ms is not None
+    assert last.speedup is not None
+    assert result.baseline.latency_ms == pytest.approx(last.latency_ms * last.speedup)
+
+
 def test_a_slower_model_never_wins_a_race_for_speed(data: Digits) -> None:
     plain = {"performance": {"compile": "never", "iterations": 3, "warmup": 1}}
     result = octune.tune(data.model(), calibration=data.batches(), evaluate=data.accuracy, config=plain)

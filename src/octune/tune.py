@@ -122,9 +122,9 @@ def _fastest_passing(study: Study, job: Job, *, slower_too: bool = False) -> Tri
 def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Result:
     """Choose what is handed over: the fastest that passes, else the closest that failed, else fp32 itself."""
     study = job.study
-    baseline = study.reference
-    assert baseline is not None  # tune() has scored it, or raised
+    assert study.reference is not None  # tune() has scored it, or raised
     best, met = _fastest_passing(study, job), True
+    baseline = _in_turns(study.reference, [*study.trials, *([best] if best is not None else [])])
     if best is None and any(trial.passed for trial in study.trials):
         best, met = baseline, baseline.passed
         gain = "faster" if job.config.tuning.objective == "performance" else "smaller"
@@ -144,7 +144,7 @@ def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resu
         met=met,
         model=study.model(best),
         plan=best.plan,
-        baseline=_in_turns(baseline, best),
+        baseline=baseline,
         best=best,
         trials=tuple(study.trials),
         stopped_because=stopped.lstrip("; "),
@@ -161,11 +161,10 @@ def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resu
     )
 
 
-def _in_turns(baseline: Trial, best: Trial) -> Trial:
-    """fp32 as it ran in turns with the winner: timed at another moment it could not be compared."""
-    if best.latency_ms is None or best.speedup is None:
-        return baseline
-    return replace(baseline, latency_ms=best.latency_ms * best.speedup)
+def _in_turns(baseline: Trial, trials: Sequence[Trial]) -> Trial:
+    """fp32 as it ran in turns with the last of these: timed at another moment it could not be compared."""
+    times = [trial.latency_ms * trial.speedup for trial in trials if trial.latency_ms is not None and trial.speedup is not None]
+    return replace(baseline, latency_ms=times[-1]) if times else baseline
 
 
 def _why_float(plan: Plan, space: Space, ops: tuple[Op, ...]) -> dict[str, str]:
