@@ -25,7 +25,7 @@ from typing import Any
 import psutil
 
 import octune
-from octune.cost import probe_machine
+from octune.machine import probe_machine
 
 __all__ = ["BUSY_LOAD", "BUSY_NEIGHBOURS", "Neighbours", "describe", "quiet", "reason"]
 

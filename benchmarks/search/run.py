@@ -35,7 +35,7 @@ from rich.table import Table
 import octune
 from octune.backends import Settings, backend_for
 from octune.calibration import collect
-from octune.cost import probe_machine
+from octune.machine import probe_machine
 from octune.plan import Plan, Scheme
 from octune.search import STRATEGIES
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import shutil
 import tempfile
 from pathlib import Path
@@ -17,12 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from octune.backends.select import backend_named
 from octune.errors import ArtifactError
+from octune.int8 import ANYWHERE, NEEDS_EXACT
+from octune.machine import probe_machine
 
 if TYPE_CHECKING:
+    from octune.backends.base import Backend
     from octune.result import Result
 
 __all__ = ["load", "manifest", "save"]
 
+log = logging.getLogger("octune")
 MANIFEST = "octune.json"
 FORMAT = 1
 
@@ -73,9 +78,16 @@ def _manifest(result: Result, details: dict[str, Any], staging: Path) -> dict[st
         "best": result.best.summary(),
         "stopped_because": result.stopped_because,
         "environment": dict(result.environment),
+        "safe_on": _safe_on(result),
         "files": {path.relative_to(staging).as_posix(): _sha256(path) for path in sorted(staging.rglob("*")) if path.is_file()},
     }
     return data | {"digest": _digest(data)}
+
+
+def _safe_on(result: Result) -> str:
+    """On which CPUs the model gives exact sums; int8 weights that use all 8 bits overflow on some."""
+    quantized = any(scheme.dtype == "int8" for scheme in result.plan.values())
+    return result.backend.limit.safe_on if quantized and result.backend is not None else ANYWHERE
 
 
 def _digest(data: dict[str, Any]) -> str:
@@ -117,20 +129,38 @@ def manifest(folder: str | Path) -> dict[str, Any]:
     return data
 
 
-def load(folder: str | Path, *, factory: Any = None) -> Any:
+def load(folder: str | Path, *, factory: Any = None, allow_saturation: bool = False) -> Any:
     """A saved model, ready to run: needs neither the fp32 model nor the data.
 
-    ``factory`` builds the architecture of a model whose class only your own code knows how to construct.
+    ``factory`` builds the architecture of a model whose class only your own code knows how to construct. A model that was tuned with
+    ``performance.portable: false`` for CPUs with an int8 dot product, loaded on one without, would add wrongly: a PyTorch model gets
+    smaller weights, which is said in the log; a graph file is refused, unless you ``allow_saturation``.
     """
     folder = Path(folder)
     data = manifest(folder)
     backend = backend_named(data["framework"])
+    saturates = not probe_machine().exact_int8 and data.get("safe_on", NEEDS_EXACT) != ANYWHERE
     try:
-        return backend.load(folder, data["backend"], factory)
+        if not saturates or allow_saturation:
+            return backend.load(folder, data["backend"], factory)
+        return _limited_again(backend, folder, data, factory)
     except (KeyError, TypeError, ValueError) as error:
         raise ArtifactError(
             f"{folder / MANIFEST} does not describe a model that can be built ({type(error).__name__}: {error})."
         ) from error
+
+
+def _limited_again(backend: type[Backend], folder: Path, data: dict[str, Any], factory: Any) -> Any:
+    why = f"{folder} was tuned for {NEEDS_EXACT}; on this one ({probe_machine().cpu}) sums of its 8-bit products would overflow"
+    try:
+        model = backend.load(folder, data["backend"], factory, limit_again=True)
+    except ArtifactError as error:
+        raise ArtifactError(
+            f"{why}, and {error}. Tune it again with performance.portable: true, run it on such a CPU, or accept wrong sums with "
+            "octune.load(folder, allow_saturation=True)."
+        ) from error
+    log.warning("%s: its weights were made smaller, and its score may differ slightly", why)
+    return model
 
 
 def _sha256(path: Path) -> str:

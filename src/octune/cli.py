@@ -65,12 +65,20 @@ def tune(
     workspace: Annotated[
         Path | None, typer.Option(help="Where the journal is kept. Default: the file's own, or octune_runs/<name>-<time>.")
     ] = None,
+    portable: Annotated[
+        bool | None,
+        typer.Option(
+            "--portable/--no-portable", help="Safe on any x86-64 CPU, or on CPUs like this one. Default: the file's, or portable."
+        ),
+    ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
     """Tune the model that a YAML file or the options name, and save the winner."""
     config = _named(load_config(conf) if conf else Config(), task, model, data, tokenizer)
+    if portable is not None:
+        config = config.model_copy(update={"performance": config.performance.model_copy(update={"portable": portable})})
     name = conf.stem if conf else task
     folder = workspace or config.workspace.path or Path("octune_runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
     _run(config, folder, resume=config.workspace.resume, output=output, quiet=quiet, as_json=as_json, verbose=verbose)

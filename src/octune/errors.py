@@ -19,6 +19,8 @@ A failing set-up (configuration, data, baseline) raises. A failing trial does no
 
 from __future__ import annotations
 
+import re
+
 __all__ = [
     "ArtifactError",
     "ConfigError",
@@ -34,6 +36,10 @@ __all__ = [
     "UnsupportedError",
     "WorkspaceError",
 ]
+
+# How a line ends that only says where in a library's sources an error passed: "Exception from src/inference/src/cpp/core.cpp:84:".
+_LOCATION = re.compile(r"\.[ch]\w*:\d+:$")
+_LONGEST = 300
 
 
 class OctuneError(Exception):
@@ -89,3 +95,20 @@ class MissingDependency(OctuneError, ImportError):
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs {package}, which is not installed. Install it with: pip install 'octune[{extra}]'")
+
+
+def summary(error: BaseException) -> str:
+    """What an error says, in one line of at most 300 characters; an error without a message is shown as ``repr`` does.
+
+    summary(RuntimeError("Exception from src/core.cpp:84:\\nUnable to read the model"))      # "Unable to read the model"
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
+    said = lines[0]
+    if _LOCATION.search(said):
+        # OpenVINO begins with where the error passed and leads up to its cause, in lines that end with a colon.
+        said = " ".join(line for line in lines if not line.endswith(":")) or lines[-1]
+    if len(said) > _LONGEST:
+        # Cut in the middle: ONNX Runtime puts names of its functions there, and the cause at the end.
+        half = (_LONGEST - len(" ... ")) // 2
+        said = f"{said[:half]} ... {said[-half:]}"
+    return said

@@ -16,7 +16,6 @@ from typing import Any
 from octune import sources
 from octune.backends import Backend, Settings, backend_for, backend_named
 from octune.config import Config, load_config, parse_config
-from octune.cost import probe_machine
 from octune.criterion import Absolute, Criterion, Relative
 from octune.data import Batches, as_batches
 from octune.engine import Journal, Stop, Study
@@ -30,6 +29,7 @@ from octune.evaluation.function import FunctionEvaluator
 from octune.evaluation.holdout import held_items, search_items, split_batches
 from octune.evaluation.metrics import Metric, get_metric
 from octune.evaluation.postprocess import postprocessed
+from octune.machine import probe_machine
 from octune.search import STRATEGIES, Space, Strategy
 
 __all__ = ["Job"]
@@ -75,7 +75,7 @@ class Job:
         labelled = unchecked or evaluate is not None or given.metric not in (None, Agreement.name)
         unlabelled = () if labelled else _without_labels(given, config)
         threads = config.performance.threads or config.performance.cores_per_instance
-        settings = Settings(threads=threads, streams=config.performance.streams)
+        settings = Settings(threads=threads, streams=config.performance.streams, portable=config.performance.portable)
         if config.model is not None:
             settings = replace(settings, inputs=config.model.inputs, outputs=config.model.outputs, source=given.source)
         if config.model is not None and config.model.target == "onnx":
@@ -264,4 +264,5 @@ def _header(
         "strategy": config.tuning.strategy,
         "seed": config.tuning.random_seed,
         "quantization": config.quantization.model_dump(mode="json"),
+        "weights": backend.limit.value,
     }

@@ -1,7 +1,8 @@
-"""LPOT's document runs as it stands, with its import lines changed; so do the other helpers of its Quantization."""
+"""Scripts that tune with LPOT's Quantization: its document as it stands with its import lines changed, and code of our own."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +14,14 @@ from octune.compat.lpot import Quantization, SquadF1, SquadV1PostTransform, iter
 from octune.compat.lpot.features import words_of
 from octune.errors import CriterionError, DataError, EvaluationError, ModelError, UnsupportedError
 from tests import zoo
-from tests.compat.seed import SEEDS, snippet, tensorflow_script
+from tests.compat.documents import LPOT, block, lpot_names
+from tests.compat.subjects import Reader
 from tests.examples.load import load_example
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 LENGTH = 48
-
-
-def run_seed(names: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch, allowed: str = "0.01") -> octune.Result:
-    """Runs the document's two fragments in a folder that holds its YAML file; on few questions more than 1 % must be allowed."""
-    yaml = (SEEDS / "lpot_bert.yaml").read_text()
-    assert "relative:  0.01" in yaml
-    (folder / "bert.yaml").write_text(yaml.replace("relative:  0.01", f"relative:  {allowed}"))
-    monkeypatch.chdir(folder)
-    exec(snippet("lpot_eval.txt"), names)
-    exec(snippet("lpot_tune.txt"), names)
-    result = names["quantizer"].result
-    assert isinstance(result, octune.Result)
-    return result
 
 
 def read_graph(file: str) -> Any:
@@ -44,14 +33,6 @@ def read_graph(file: str) -> Any:
     return graph
 
 
-def check_seed(names: dict[str, Any], result: octune.Result) -> None:
-    """What was written runs in the document's own eval_func, and scores what the run said."""
-    assert result.met, str(result)
-    assert result.best.score is not None
-    assert str(result.plan["MatMul"]).startswith("fp32")  # op_wise: the op of that name, not all of them
-    assert result.best.score.value == pytest.approx(names["eval_func"](read_graph(names["FLAGS"].output_model)), abs=1e-3)
-
-
 @pytest.fixture(scope="module")
 def made_up(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("zoo")
@@ -59,23 +40,105 @@ def made_up(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {"model": zoo.reader(folder / "model", data), "data": data}
 
 
+# -- the document ------------------------------------------------------------------------------------------------------
+
+
+def run_document(documents: Path, names: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch, allowed: float) -> octune.Result:
+    """Runs the document's two fragments in a folder that holds its YAML file, with another loss allowed: 1 % is nothing on few questions.
+
+    What was written runs in the document's own eval_func, and scores what the run said.
+    """
+    yaml, changes = re.subn(r"(?<=relative:)\s*0\.01\b", f" {allowed}", block(documents / LPOT, "accuracy_criterion"))
+    assert changes == 1
+    (folder / "bert.yaml").write_text(yaml)
+    monkeypatch.chdir(folder)
+    exec(block(documents / LPOT, "def eval_func"), names)
+    exec(block(documents / LPOT, "write_graph("), names)
+    result = names["quantizer"].result
+    assert isinstance(result, octune.Result)
+    assert result.met, str(result)
+    assert result.best.score is not None
+    assert str(result.plan["MatMul"]).startswith("fp32")  # op_wise: the op of that name, not all of them
+    assert result.best.score.value == pytest.approx(names["eval_func"](read_graph(names["FLAGS"].output_model)), abs=1e-3)
+    return result
+
+
+@pytest.mark.shared
 @pytest.mark.filterwarnings("ignore:Mean of empty slice", "ignore:invalid value encountered")
-def test_the_seed_runs_on_made_up_data(made_up: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = tensorflow_script(made_up["model"], made_up["data"], tmp_path, LENGTH, batch_size=16)
-    check_seed(names, run_seed(names, tmp_path, monkeypatch))
+def test_the_document_runs_on_made_up_data(
+    documents: Path, made_up: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = Reader.of(made_up["model"], made_up["data"], tmp_path, LENGTH)
+    run_document(documents, lpot_names(reader, tmp_path / "out" / "bert.pb", batch_size=16), tmp_path, monkeypatch, allowed=0.01)
 
 
 @pytest.mark.shared
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Mean of empty slice", "ignore:invalid value encountered")
-def test_the_seed_runs_on_a_real_model(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_document_runs_on_a_real_model(documents: Path, shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = zoo.first_questions(shared / "data/squad", tmp_path / "squad", 60)
-    names = tensorflow_script(shared / "models/minilm-l6-squad", data, tmp_path, 192, batch_size=8)
-    result = run_seed(names, tmp_path, monkeypatch, allowed="0.05")
-    check_seed(names, result)
+    reader = Reader.of(shared / "models/minilm-l6-squad", data, tmp_path, 192)
+    names = lpot_names(reader, tmp_path / "out" / "bert.pb", batch_size=8)
+    result = run_document(documents, names, tmp_path, monkeypatch, allowed=0.05)
     assert result.speedup is not None
     assert result.speedup > 1
     assert sum(not scheme.is_float for scheme in result.plan.values()) > 20
+
+
+# -- a graph that reads its own file -----------------------------------------------------------------------------------
+
+READER = """
+model:
+  name: reader
+  framework: tensorflow
+  inputs: [input_file, batch_size]
+  outputs: [IteratorGetNext:3, unstack:0, unstack:1]
+quantization:
+  calibration: {sampling_size: 32}
+  model_wise:
+    weight: {granularity: per_channel}
+  op_wise:
+    bert/encoder/layer_0/.*:
+      weight: {dtype: fp32}
+      activation: {dtype: fp32}
+tuning:
+  accuracy_criterion: {relative: 0.02}
+  exit_policy: {timeout: 0, max_trials: 12}
+  random_seed: 5
+"""
+
+
+def test_a_reader_is_tuned_and_written(made_up: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("reader.yaml").write_text(READER)
+    reader = Reader.of(made_up["model"], made_up["data"], tmp_path, LENGTH)
+    to_answers = SquadV1PostTransform(reader.questions, reader.windows, 10, 20, True)
+
+    def f1(graph: Any) -> float:
+        wanted = {"unique_ids": "IteratorGetNext:3", "start_logits": "unstack:0", "end_logits": "unstack:1"}
+        tensors = {name: graph.get_tensor_by_name(tensor) for name, tensor in wanted.items()}
+        with tf.compat.v1.Session(graph=graph) as session:
+            logits = iterator_sess_run(session, graph.get_operation_by_name("MakeIterator"), reader.feed(32), tensors)
+        metric = SquadF1()
+        metric.update(*to_answers((logits, parse_label_file(reader.label_file))))
+        return metric.result()
+
+    quantizer = Quantization("./reader.yaml")
+    loader = quantizer.dataloader([((reader.file, 8), None)], collate_fn=lambda samples: samples[0])
+    made = quantizer(reader.graph, q_dataloader=loader, eval_func=f1)
+    write_graph(made.as_graph_def(), "written/reader.pb")
+    result = quantizer.result
+    assert result is not None
+    assert result.met, str(result)
+    assert result.baseline.score is not None
+    assert result.baseline.score.value == pytest.approx(f1(reader.graph))
+    assert result.best.score is not None
+    assert result.best.score.value == pytest.approx(f1(read_graph("written/reader.pb")), abs=1e-3)
+    tried = [(name, scheme) for trial in result.trials for name, scheme in trial.plan.items()]
+    first = [scheme for name, scheme in tried if name.startswith("bert/encoder/layer_0/")]
+    assert first
+    assert all(scheme.dtype == "fp32" for scheme in first)
+    assert any(not scheme.is_float for _, scheme in tried)
 
 
 # -- a classifier: data loaders and a metric of the YAML file ----------------------------------------------------------
@@ -318,10 +381,10 @@ def test_words_are_cut_where_their_pieces_end(text: str, pieces: str, found: str
 
 
 def test_graphs_run_to_the_end_of_their_iterator_and_are_written(made_up: dict[str, Any], tmp_path: Path) -> None:
-    names = tensorflow_script(made_up["model"], made_up["data"], tmp_path, LENGTH, batch_size=40)
-    write_graph(names["graph"].as_graph_def(), tmp_path / "deep" / "graph.pb")
+    reader = Reader.of(made_up["model"], made_up["data"], tmp_path, LENGTH)
+    write_graph(reader.graph.as_graph_def(), tmp_path / "deep" / "graph.pb")
     graph = read_graph(str(tmp_path / "deep/graph.pb"))
-    feed = {"input_file:0": names["eval_writer"].filename, "batch_size:0": 40}
+    feed = reader.feed(40)
     with tf.compat.v1.Session(graph=graph) as session:
         ids = iterator_sess_run(session, "MakeIterator", feed, "IteratorGetNext:3")
         pair = iterator_sess_run(session, "MakeIterator", feed, ["IteratorGetNext:3", "unstack:0"], iteration=2)

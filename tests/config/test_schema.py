@@ -49,6 +49,7 @@ DEFAULTS = {
     "performance.batch_size": None,
     "performance.compile": "auto",
     "performance.streams": 1,
+    "performance.portable": True,
     "performance.cores_per_instance": None,
     "performance.num_of_instance": None,
     "workspace.path": None,

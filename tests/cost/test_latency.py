@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from octune.cost import interleaved, probe_machine, weight_bytes
+from octune.cost import interleaved, weight_bytes
 from octune.cost.latency import _summary
-from octune.cost.machine import Machine
 from octune.plan import Op, Scheme
 
 
@@ -68,16 +65,3 @@ def test_weight_bytes() -> None:
         ("fc", Scheme.fp32()): 400.0,
         ("odd", Scheme.fp32()): 36.0,
     }
-
-
-def test_the_machine_is_plain_data() -> None:
-    machine = probe_machine()
-    assert machine.cores >= 1
-    assert json.loads(json.dumps(machine.to_json()))["architecture"] == machine.architecture
-    assert probe_machine() is machine
-
-
-@pytest.mark.parametrize(("features", "vnni", "bf16"), [((), False, False), (("avx512_vnni",), True, False), (("amx_bf16",), False, True)])
-def test_what_features_mean(features: tuple[str, ...], vnni: bool, bf16: bool) -> None:
-    machine = Machine("cpu", "x86_64", 2, features, None)
-    assert (machine.vnni, machine.bf16) == (vnni, bf16)

@@ -27,9 +27,12 @@ import numpy as np
 import numpy.typing as npt
 
 from octune.calibration import Ranges
+from octune.int8 import Limit
 from octune.plan import Op, Plan, Scheme
 
-__all__ = ["Backend", "Finalist", "Outputs", "Settings", "Visit"]
+__all__ = ["GRAPHS_KEEP_THEIR_WEIGHTS", "Backend", "Finalist", "Outputs", "Settings", "Visit"]
+
+GRAPHS_KEEP_THEIR_WEIGHTS = "the weights of a graph file are not changed when it is loaded"
 
 # Hugging Face outputs by their names ("logits", "start_logits", ...), a tuple as "0", "1", ..., a bare tensor as "output".
 Outputs = Mapping[str, npt.NDArray[Any]]
@@ -52,6 +55,7 @@ class Settings:
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     threads: int | None = None
+    portable: bool = True  # whether int8 weights must be safe on any CPU, or on this one alone
     streams: int = 1  # parts of the model that run side by side, each on its share of the threads; only TensorFlow has this form
     source: str | None = None  # where the model came from (folder, or package.module:factory), if a name is known
 
@@ -68,6 +72,7 @@ class Backend(ABC):
     """A framework, seen through one model. See the module's docstring; the contract suite is tests/backends/contract.py."""
 
     name: ClassVar[str]
+    limit: Limit  # what its int8 weights keep to: set by __init__
 
     @classmethod
     @abstractmethod
@@ -172,10 +177,11 @@ class Backend(ABC):
 
     @classmethod
     @abstractmethod
-    def load(cls, folder: Path, metadata: Mapping[str, Any], factory: Callable[[], Any] | None = None) -> Any:
+    def load(cls, folder: Path, metadata: Mapping[str, Any], factory: Callable[[], Any] | None = None, *, limit_again: bool = False) -> Any:
         """The inverse of :meth:`save`, in a process that has never seen the fp32 model.
 
-        ``factory`` builds the architecture where only the user's code can; raise ArtifactError if it is needed.
+        ``factory`` builds the architecture where only the user's code can; raise ArtifactError if it is needed. ``limit_again``: the
+        weights use all 8 bits and this CPU would add their products wrongly; make them smaller, or raise ArtifactError.
         """
 
     @classmethod
@@ -188,4 +194,4 @@ class Backend(ABC):
 
     def environment(self) -> dict[str, Any]:
         """Versions and settings that results of this backend depend on."""
-        return {"framework": self.name}
+        return {"framework": self.name, "weights": self.limit.value}

@@ -7,6 +7,7 @@ import sys
 
 from octune.backends.base import Backend, Settings
 from octune.errors import MissingDependency, ModelError, UnsupportedError
+from octune.machine import probe_machine
 
 __all__ = ["backend_for", "backend_named"]
 
@@ -35,6 +36,8 @@ def backend_named(name: str) -> type[Backend]:
 
 def backend_for(model: object, settings: Settings) -> Backend:
     """Open the backend that accepts ``model``."""
+    if refused := probe_machine().refused:
+        raise UnsupportedError(refused)
     for name, (package, *_) in _BACKENDS.items():
         if package in sys.modules and backend_named(name).accepts(model):
             return backend_named(name)(model, settings)

@@ -253,6 +253,9 @@ class Performance(Section):
     streams: Positive = Field(
         1, description="TensorFlow: also try the int8 graph in so many parts side by side, each on its share of the threads."
     )
+    portable: Switch = Field(
+        True, description="Keep int8 weights small enough for any x86-64 CPU; false: use all 8 bits where this CPU can add their products."
+    )
     batch_size: Positive | None = Field(None, description="Samples in a timed batch; as the data comes if left out.")
     compile: Annotated[Literal["auto", "never"], *_word("auto", "never")] = Field(
         "auto", description="Whether the final model may be compiled: auto where it is faster, or never."

@@ -1,7 +1,6 @@
 """What things cost on this machine: the machine itself, models timed in turns, bytes."""
 
 from octune.cost.latency import Latency, interleaved
-from octune.cost.machine import Machine, probe_machine
 from octune.cost.size import weight_bytes
 
-__all__ = ["Latency", "Machine", "interleaved", "probe_machine", "weight_bytes"]
+__all__ = ["Latency", "interleaved", "weight_bytes"]

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from octune.cost.machine import probe_machine
+from octune.machine import probe_machine
 
 if TYPE_CHECKING:
     from octune.backends.base import Backend

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from octune.cost.machine import probe_machine
+from octune.machine import probe_machine
 
 __all__ = ["examine", "show"]
 
@@ -32,8 +32,10 @@ def examine() -> dict[str, Any]:
         "speed": {},
     }
     advice = findings["advice"]
-    if not machine.vnni:
-        advice.append("this CPU has no int8 dot product (VNNI, AMX, dot-product): int8 gains little, and 8-bit products can saturate")
+    if machine.refused:
+        return findings | {"advice": [machine.refused]}
+    if not machine.exact_int8:
+        advice.append("this CPU has no int8 dot product (VNNI, AMX): int8 gains less, and weights are kept small so that no sum overflows")
     if machine.compiler is None:
         advice.append("there is no g++: winners stay eager int8; install a C++ compiler to have them compiled")
     if importlib.util.find_spec("torch") is None:
@@ -51,8 +53,8 @@ def examine() -> dict[str, Any]:
     if all(importlib.util.find_spec(name) is not None for name in ("onnx", "onnxruntime")):
         from octune.backends.onnx import doctor as onnx_doctor
 
-        findings["onnx"], notes = onnx_doctor.measure_paths()
-        advice.extend([*(f"ONNX: {note}" for note in notes), *_slow(findings["onnx"], "ONNX")])
+        findings["onnx"] = onnx_doctor.measure_paths()
+        advice.extend(_slow(findings["onnx"], "ONNX"))
     return findings
 
 

@@ -20,8 +20,8 @@ from octune.backends.onnx import OnnxBackend
 from octune.backends.onnx.insert import OPENVINO, ORT
 from octune.backends.onnx.weights import SATURATES
 from octune.calibration import Ranges
-from octune.cost.machine import Machine
 from octune.errors import DataError, UnsupportedError
+from octune.machine import Machine
 from octune.plan import Plan, Scheme
 from octune.repair import SMOOTH
 from octune.sensitivity import probe

@@ -18,7 +18,7 @@ from octune.backends.tensorflow.rewrite import Rewriter
 from octune.backends.tensorflow.support import support
 from octune.backends.tensorflow.verify import check, needed
 from octune.backends.tensorflow.weights import Weights
-from octune.cost import probe_machine
+from octune.machine import probe_machine
 from octune.plan import Scheme
 
 from .graphs import bert, bert_feed, calibrated, dense, everything, frozen, google_gelu, normal, run, v1, weight

@@ -19,8 +19,8 @@ from octune.backends.torch.compiled import CompiledModel, Signature, compile_mod
 from octune.backends.torch.layers import Int8Conv2d
 from octune.backends.torch.lowering import lower
 from octune.calibration import Ranges
-from octune.cost.machine import probe_machine
 from octune.errors import UnsupportedError
+from octune.machine import probe_machine
 from tests.backends.contract import calibrated, int8_plan
 from tests.backends.torch.models import image_batches, small_cnn, tiny_bert, token_batches
 

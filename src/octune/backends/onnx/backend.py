@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from octune.backends.base import Backend, Finalist, Outputs, Settings, Visit
+from octune.backends.base import GRAPHS_KEEP_THEIR_WEIGHTS, Backend, Finalist, Outputs, Settings, Visit
 from octune.backends.onnx import storage
 from octune.backends.onnx.alone import alone
 from octune.backends.onnx.batches import Feed, Splitter
@@ -25,10 +25,11 @@ from octune.backends.onnx.runtimes import OnnxModel, has_openvino, openvino_mode
 from octune.backends.onnx.sensitivity import first_order_damage
 from octune.backends.onnx.smooth import Smoother
 from octune.backends.onnx.source import batch_is_free, counted, inferred, input_types, open_model
-from octune.backends.onnx.weights import FULL, SATURATES, WeightStore, reach_of
+from octune.backends.onnx.weights import WeightStore
 from octune.calibration import Ranges
-from octune.cost import probe_machine
-from octune.errors import DataError, ModelError, UnsupportedError
+from octune.errors import ArtifactError, DataError, ModelError, UnsupportedError, summary
+from octune.int8 import limit_for
+from octune.machine import probe_machine
 from octune.plan import Op, Plan, Scheme
 
 __all__ = ["OnnxBackend"]
@@ -48,7 +49,8 @@ class OnnxBackend(Backend):
     def __init__(self, model: ModelProto | str | Path, settings: Settings) -> None:
         source, self._notes = open_model(model)
         self._threads = settings.threads or probe_machine().cores
-        self._store = WeightStore(reach_of(probe_machine()))
+        self.limit = limit_for(portable=settings.portable)
+        self._store = WeightStore(self.limit)
         self._view = View(Edit(View(source)).finish())  # what nothing reads is left out
         self._view.learn(inferred(self._view.model))
         self._check_names(settings)
@@ -74,8 +76,6 @@ class OnnxBackend(Backend):
         self._notes += [f"{item.op.name}: {item.op.note}" for item in self._found if item.op.note]
         if not any(item.op.can("int8") for item in self._found):
             self._notes.append("the model has no op that can be quantized (MatMul, Gemm, Conv, ConvTranspose, Gather on a table)")
-        elif self._store.reach != FULL:
-            self._notes.append(SATURATES)
 
     # -- what is there --------------------------------------------------------------------------------------------
 
@@ -107,7 +107,7 @@ class OnnxBackend(Backend):
             try:
                 taps.show(feed, visit)
             except Exception as error:  # onnxruntime has an exception class for every status
-                raise DataError(f"The model cannot be run on the calibration data: {type(error).__name__}: {_first_line(error)}") from error
+                raise DataError(f"The model cannot be run on the calibration data: {type(error).__name__}: {summary(error)}") from error
 
     def damage(
         self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Feed]
@@ -133,7 +133,7 @@ class OnnxBackend(Backend):
         try:
             values = model.run(None, inputs.arrays)
         except Exception as error:
-            raise DataError(f"The model cannot be run on the data: {type(error).__name__}: {_first_line(error)}") from error
+            raise DataError(f"The model cannot be run on the data: {type(error).__name__}: {summary(error)}") from error
         return outputs_by_name((port.name for port in model.get_outputs()), values)
 
     def finalists(self, plan: Plan, ranges: Ranges, inputs: Feed) -> Iterator[Finalist]:
@@ -179,7 +179,11 @@ class OnnxBackend(Backend):
         return storage.save(model, folder)
 
     @classmethod
-    def load(cls, folder: Path, metadata: Mapping[str, Any], factory: Callable[[], Any] | None = None) -> OnnxModel:
+    def load(
+        cls, folder: Path, metadata: Mapping[str, Any], factory: Callable[[], Any] | None = None, *, limit_again: bool = False
+    ) -> OnnxModel:
+        if limit_again:
+            raise ArtifactError(GRAPHS_KEEP_THEIR_WEIGHTS)
         return storage.load(folder, metadata)
 
     @classmethod
@@ -191,12 +195,7 @@ class OnnxBackend(Backend):
 
     def environment(self) -> dict[str, Any]:
         return {
-            "framework": self.name,
+            **super().environment(),
             **storage.versions(),
             "threads": self._threads,
-            "weight_bits": 8 if self._store.reach == FULL else 7,
         }
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or repr(error)).splitlines()[0][:300]

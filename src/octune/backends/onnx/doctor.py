@@ -10,16 +10,15 @@ from onnx import TensorProto, helper, numpy_helper
 
 from octune.backends.base import Settings
 from octune.backends.onnx.backend import OnnxBackend
-from octune.backends.onnx.weights import FULL, SATURATES, reach_of
 from octune.calibration import collect
-from octune.cost import interleaved, probe_machine
+from octune.cost import interleaved
 from octune.plan import Plan, Scheme
 
 __all__ = ["measure_paths"]
 
 
-def measure_paths() -> tuple[dict[str, float], list[str]]:
-    """The speed of every path relative to fp32 on ONNX Runtime, and what the user should know."""
+def measure_paths() -> dict[str, float]:
+    """The speed of every path relative to fp32 on ONNX Runtime."""
     random = np.random.default_rng(0)
     weight = random.standard_normal((768, 3072)).astype(np.float32)
     graph = helper.make_graph(
@@ -42,5 +41,4 @@ def measure_paths() -> tuple[dict[str, float], list[str]]:
         return lambda: model.run(None, feed.arrays)
 
     times = interleaved({name: call(model) for name, model in models.items()}, warmup=5, iterations=30)
-    advice = [] if reach_of(probe_machine()) == FULL else [SATURATES]
-    return {name: times["fp32"].median_ms / timed.median_ms for name, timed in times.items() if name != "fp32"}, advice
+    return {name: times["fp32"].median_ms / timed.median_ms for name, timed in times.items() if name != "fp32"}

@@ -23,7 +23,7 @@ from onnx import ModelProto
 from octune.backends.base import Settings
 from octune.backends.onnx.from_tensorflow import OPSET, from_tensorflow
 from octune.backends.select import backend_named
-from octune.errors import UnsupportedError
+from octune.errors import UnsupportedError, summary
 
 __all__ = ["is_tensorflow", "to_onnx"]
 
@@ -101,7 +101,7 @@ def _exported(model: Any, batch: Any) -> tuple[ModelProto, dict[str, Any], dict[
             made = onnx.load(str(path))
         except Exception as error:
             raise UnsupportedError(
-                f"The model cannot be exported to ONNX: {type(error).__name__}: {str(error).strip().splitlines()[0]}. "
+                f"The model cannot be exported to ONNX: {type(error).__name__}: {summary(error)}. "
                 "Export it yourself and give the .onnx file, or leave model.target out."
             ) from error
     for node in made.graph.node:

@@ -19,7 +19,7 @@ from onnx import GraphProto, ModelProto
 
 from octune.backends.base import Settings
 from octune.backends.onnx.graph import subgraphs
-from octune.errors import UnsupportedError
+from octune.errors import UnsupportedError, summary
 
 __all__ = ["from_tensorflow"]
 
@@ -61,7 +61,7 @@ def from_tensorflow(model: Any, settings: Settings, batch: Any) -> tuple[ModelPr
             )
         except Exception as error:  # it raises whatever its handlers meet
             raise UnsupportedError(
-                f"tf2onnx cannot convert the model: {type(error).__name__}: {(str(error).strip() or '-').splitlines()[0]}. "
+                f"tf2onnx cannot convert the model: {type(error).__name__}: {summary(error)}. "
                 f"Convert it yourself and give the .onnx file, {LEAVE_OUT}"
             ) from error
     _rename(made.graph, {tensor: name for name, tensor in (*frozen.inputs.items(), *frozen.outputs.items())})

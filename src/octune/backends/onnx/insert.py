@@ -24,9 +24,10 @@ from octune.backends.onnx.graph import Array, Model, View, attribute
 from octune.backends.onnx.smooth import Smoother, output_range
 from octune.backends.onnx.smoothed import Smoothed
 from octune.backends.onnx.stored import Stored
-from octune.backends.onnx.weights import Packed, WeightStore
+from octune.backends.onnx.weights import WeightStore
 from octune.calibration import Ranges, affine_uint8, choose_range
 from octune.errors import PlanError
+from octune.int8 import LARGEST, Int8Weight
 from octune.plan import Plan, Scheme
 
 __all__ = ["Dialect", "OPENVINO", "ORT", "quantized_graph", "site_of"]
@@ -83,7 +84,7 @@ class _Insertion:
         self.planned = [(item, plan[item.op.name]) for item in found if not plan.get(item.op.name, Scheme.fp32()).is_float]
         self.smoothed = Smoothed(self.edit, self.planned, ranges, smoother)
         self.stored = Stored(self.edit, store, ranges, self.smoothed.factors)
-        self.sites: dict[str, dict[tuple[float, float, bool], Site]] = {}
+        self.sites: dict[str, dict[tuple[float, float, bool, bool], Site]] = {}
         self.dynamic: dict[str, tuple[str, ...]] = {}
         quantized = {item.op.name for item, _ in self.planned}
         self.floats = [item for item in found if item.op.name in self.smoothed.factors and item.op.name not in quantized]
@@ -118,17 +119,17 @@ class _Insertion:
         low, high = min(low, 0.0), max(high, 0.0)
         signed = weight_like or (self.dialect.signed and -low > LOPSIDED * high)
         known = self.sites.setdefault(tensor, {})
-        key = (low, high, signed)
+        key = (low, high, signed, weight_like)
         if key not in known:
-            known[key] = self._pair(tensor, low, high, signed)
+            known[key] = self._pair(tensor, low, high, signed, self.store.largest_activation if weight_like else LARGEST)
         known[key].readers.append(reader)
         return known[key]
 
-    def _pair(self, tensor: str, low: float, high: float, signed: bool) -> Site:
+    def _pair(self, tensor: str, low: float, high: float, signed: bool, largest: int) -> Site:
         edit = self.edit
         zero: Array
         if signed:
-            scale = max(-low, high) / self.store.reach or 1.0
+            scale = max(-low, high) / largest or 1.0
             zero = np.int8(0)  # type: ignore[assignment]
         else:
             scale, point = affine_uint8(low, high)
@@ -168,7 +169,7 @@ class _Insertion:
         product, tail = self._with_bias(item, bias)
         self.edit.replace(item.index, [helper.make_node("MatMul", [site.dequantized, weight], [product], name=item.op.name), *tail])
 
-    def _gemm(self, item: Found, site: Site, packed: Packed, bias: Array | None) -> NodeProto | None:
+    def _gemm(self, item: Found, site: Site, packed: Int8Weight, bias: Array | None) -> NodeProto | None:
         """ONNX Runtime fuses product and sum of a matrix into a Gemm, which is int8 only if its bias is: so it is made one at once."""
         added, output = self._following_bias(item), item.output
         if added is not None:

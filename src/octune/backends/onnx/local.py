@@ -65,7 +65,7 @@ class LocalErrors:
             raise ValueError(f"{item.op.name} needs two operands")
         low, high = choose_range(self._ranges[item.op.name], scheme.range_method or "minmax")
         ends = choose_range(self._ranges[item.op.name + B], scheme.range_method or "minmax")
-        step = np.float32(max(-ends[0], ends[1]) / self._store.reach or 1.0)
+        step = np.float32(max(-ends[0], ends[1]) / self._store.largest_activation or 1.0)
         signed = np.clip(np.rint(b / step), -128, 127) * step
         return np.asarray(np.matmul(on_grid(x, low, high), signed) - y, np.float32)
 

@@ -21,7 +21,7 @@ import numpy as np
 import onnxruntime as ort
 
 from octune.backends.onnx.graph import Array, Model
-from octune.errors import ModelError
+from octune.errors import ModelError, summary
 
 __all__ = ["OnnxModel", "OpenVinoModel", "OrtModel", "has_openvino", "openvino_model", "ort_model", "session"]
 
@@ -129,7 +129,7 @@ def session(graph: Model | Path, threads: int | None) -> ort.InferenceSession:
         made.octune_keeps = values  # the session reads these arrays; they must live as long
         return made
     except Exception as error:  # onnxruntime has an exception class for every status, with no common base but Exception
-        raise ModelError(f"ONNX Runtime cannot load the model: {str(error).splitlines()[0]}") from error
+        raise ModelError(f"ONNX Runtime cannot load the model: {summary(error)}") from error
 
 
 def _shareable(array: Array) -> Array:

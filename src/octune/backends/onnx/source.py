@@ -23,7 +23,7 @@ from octune.backends.onnx.constants import fold_constants
 from octune.backends.onnx.graph import Array, Model, View, subgraphs, unused
 from octune.backends.onnx.half import in_fp32
 from octune.backends.onnx.padding import fold_pads
-from octune.errors import ModelError, UnsupportedError
+from octune.errors import ModelError, UnsupportedError, summary
 
 __all__ = ["open_model"]
 
@@ -182,7 +182,7 @@ def _current(model: Model) -> Model:
     except Exception as error:  # the converter is native code, and raises RuntimeError for all it does not know
         raise UnsupportedError(
             f"The model is of opset {version}, and could not be converted to {OPSET}, which int8 per channel needs: "
-            f"{str(error).splitlines()[0]}. Export it again with opset {OPSET} or later."
+            f"{summary(error)}. Export it again with opset {OPSET} or later."
         ) from error
     inputs = [item for item in proto.graph.input if item.name not in large]
     del proto.graph.input[:]

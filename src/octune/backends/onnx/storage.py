@@ -18,8 +18,8 @@ from onnx import ModelProto
 
 from octune.backends.onnx.graph import INLINE, Model, declared
 from octune.backends.onnx.runtimes import OnnxModel, OpenVinoModel, OrtModel, has_openvino, openvino_model, session
-from octune.cost import probe_machine
 from octune.errors import ArtifactError
+from octune.machine import probe_machine
 
 __all__ = ["load", "save", "versions", "write_graph"]
 
@@ -75,8 +75,8 @@ def save(model: OnnxModel, folder: Path) -> dict[str, Any]:
 def load(folder: Path, metadata: Mapping[str, Any]) -> OnnxModel:
     """The model on the runtime that won, or on ONNX Runtime where that one is not installed."""
     made_for, here = metadata["machine"], probe_machine()
-    if made_for["architecture"] != here.architecture or set(made_for["features"]) - set(here.features):
-        log.warning("the model was tuned on another CPU (%s): its speed, and where int8 saturates its score, may differ", made_for["cpu"])
+    if lacking := here.lacks(made_for):
+        log.warning("the model was tuned on a CPU with %s, which this one lacks: it may be slower here", ", ".join(lacking))
     if not (folder / GRAPH).exists():
         raise ArtifactError(f"{folder} has no {GRAPH}. Copy the whole folder again.")
     if metadata["runtime"] == "openvino":

@@ -10,8 +10,9 @@ import numpy as np
 from octune.backends.onnx.discover import Found
 from octune.backends.onnx.edit import Edit
 from octune.backends.onnx.graph import Array
-from octune.backends.onnx.weights import Packed, WeightStore, by_output, per_input
+from octune.backends.onnx.weights import WeightStore, per_input
 from octune.calibration import Ranges
+from octune.int8 import Int8Weight, by_output
 from octune.plan import Scheme
 from octune.repair import BIAS, bias_correction
 
@@ -26,7 +27,7 @@ class Stored:
     def __init__(self, edit: Edit, store: WeightStore, ranges: Ranges, factors: Mapping[str, Array]) -> None:
         self._edit, self._store, self._ranges, self._factors = edit, store, ranges, factors
 
-    def packed(self, item: Found, scheme: Scheme, multiplier: Array | None) -> tuple[Packed, Array | None]:
+    def packed(self, item: Found, scheme: Scheme, multiplier: Array | None) -> tuple[Int8Weight, Array | None]:
         """int8 weights and the bias that goes with them (None: no bias), both with the output's factors in them."""
         packed = self._store.get(item, scheme.granularity, multiplier)
         bias = item.bias
@@ -40,18 +41,18 @@ class Stored:
         factors = self._factors.get(item.op.name)
         if factors is None:
             return packed, bias
-        return Packed(packed.values, np.broadcast_to(packed.scales, factors.shape) * factors), None if bias is None else bias * factors
+        return Int8Weight(packed.values, np.broadcast_to(packed.scales, factors.shape) * factors), None if bias is None else bias * factors
 
     @staticmethod
-    def fitting(packed: Packed, bias: Array, step: float) -> Packed:
+    def fitting(packed: Int8Weight, bias: Array, step: float) -> Int8Weight:
         """Weights coarse enough for the bias: it is counted in steps of input times weight, and must not overflow 32 bits."""
         least = (np.abs(bias) / (LARGEST_BIAS * step)).astype(np.float32)
         if not (least > packed.scales).any():
             return packed
         scales = np.maximum(np.broadcast_to(packed.scales, least.shape), least)
-        return Packed(np.rint(packed.values * by_output(packed.scales / scales, packed.values.ndim)).astype(np.int8), scales)
+        return Int8Weight(np.rint(packed.values * by_output(packed.scales / scales, packed.values.ndim)).astype(np.int8), scales)
 
-    def integers(self, item: Found, packed: Packed, *, inputs_first: bool) -> list[str]:
+    def integers(self, item: Found, packed: Int8Weight, *, inputs_first: bool) -> list[str]:
         """Store int8 weights: the names of values, scales and zero points."""
         values = np.asarray(packed.values.swapaxes(0, 1), order="C") if inputs_first else packed.values
         scales = packed.scales.reshape(()) if packed.scales.size == 1 else packed.scales
@@ -61,7 +62,7 @@ class Stored:
             self._edit.tensor(f"{item.op.name}/weight_zero", np.zeros(scales.shape, np.int8)),
         ]
 
-    def weight(self, item: Found, packed: Packed, *, inputs_first: bool) -> str:
+    def weight(self, item: Found, packed: Int8Weight, *, inputs_first: bool) -> str:
         """Store int8 weights, and add the node that reads them as floats."""
         names = self.integers(item, packed, inputs_first=inputs_first)
         return self._edit.start("DequantizeLinear", names, self._edit.name(f"{item.op.name}/weight"), axis=1 if inputs_first else 0)

@@ -103,12 +103,14 @@ class Emission:
                     waiting.append(follower)
         return wanted.pop() if len(wanted) == 1 else None
 
-    def _weight(self, site: Site, scheme: Scheme, divisor: Array | None) -> tuple[Int8Weight, Array | None]:
-        """A site's int8 weight, and what its bias is corrected by."""
-        weight = self._weights.int8(site, scheme.granularity, divisor)
+    def _weight(self, site: Site, scheme: Scheme, x: Quantized, divisor: Array | None) -> tuple[Int8Weight, Array | None]:
+        """The int8 weight that meets ``x``, and what its bias is corrected by."""
+        signed = x.range is not None and x.range.signed
+        weight = self._weights.int8(site, scheme.granularity, divisor, signed=signed)
         if BIAS not in scheme.repairs:
             return weight, None
-        return weight, self._weights.correction(site, scheme.granularity, stats_of(site, scheme, self._ranges), divisor)
+        stats = stats_of(site, scheme, self._ranges)
+        return weight, self._weights.correction(site, scheme.granularity, stats, divisor, signed=signed)
 
     def _parameters(
         self, site: Site, weight: Int8Weight, correction: Array | None, factors: Array | None = None
@@ -136,7 +138,7 @@ class Emission:
         else:
             x, source = self._input(site, activation_range(site, scheme, self._ranges))
         form = site.summed or site.plain
-        weight, correction = self._weight(site, scheme, divisor)
+        weight, correction = self._weight(site, scheme, x, divisor)
         kernel, bias, low, high = self._parameters(site, weight, correction)
         values = activations.matrix(x, activations.inner(site))
         output = self._chain(form) if form.addend is None else None
@@ -229,7 +231,7 @@ class Emission:
         divisor = None if group is None else group.multiplier
         given = self._outputs.of(site, scheme)
         form, output, summand, factors = given.form, given.range, given.summand, given.factors
-        weight, correction = self._weight(site, scheme, divisor)
+        weight, correction = self._weight(site, scheme, x, divisor)
         kernel, bias, low, high = self._parameters(site, weight, correction, factors)
         name = self.graph.fresh(f"{form.tail}/int8")
         ends = self._ends(name, output)

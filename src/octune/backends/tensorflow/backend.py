@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.util import _pywrap_util_port
 
-from octune.backends.base import Backend, Finalist, Outputs, Settings, Visit
+from octune.backends.base import GRAPHS_KEEP_THEIR_WEIGHTS, Backend, Finalist, Outputs, Settings, Visit
 from octune.backends.tensorflow import storage
 from octune.backends.tensorflow.batches import Feed, Inputs, Splitter, find_mask
 from octune.backends.tensorflow.callables import GraphCallable, as_tensor, call_shaped
@@ -29,8 +29,9 @@ from octune.backends.tensorflow.sources import open_model
 from octune.backends.tensorflow.support import support
 from octune.backends.tensorflow.watching import Watcher
 from octune.calibration import Ranges
-from octune.cost import probe_machine
-from octune.errors import DataError
+from octune.errors import ArtifactError, DataError
+from octune.int8 import limit_for
+from octune.machine import probe_machine
 from octune.plan import Mode, Op, Plan, Scheme
 from octune.sensitivity import probe
 
@@ -51,6 +52,7 @@ class TensorFlowBackend(Backend):
 
     def __init__(self, model: Any, settings: Settings) -> None:
         trouble = set_threads(settings.threads) if settings.threads else ""
+        self.limit = limit_for(portable=settings.portable)
         taken = take(model, settings)
         self._frozen, self._form = taken.frozen, taken.form
         self._notes = [*taken.notes, *([trouble] if trouble else [])]
@@ -59,7 +61,7 @@ class TensorFlowBackend(Backend):
         self._slots = taken.slots()
         self._pipeline = Pipeline.of(self._frozen)
         self._splitter = Splitter(self._slots, strict=self._form.kind == "graph")
-        self._rewriter = Rewriter(self._frozen)
+        self._rewriter = Rewriter(self._frozen, limit=self.limit)
         self._refused: dict[tuple[str, Mode | None, bool], str] = {}  # by op, mode, and whether repaired
         self._checked = False
         ops = self._rewriter.ops()
@@ -241,7 +243,9 @@ class TensorFlowBackend(Backend):
         return storage.save(model, self._form, folder)
 
     @classmethod
-    def load(cls, folder: Path, metadata: Mapping[str, Any], factory: Callable[[], Any] | None = None) -> Any:
+    def load(cls, folder: Path, metadata: Mapping[str, Any], factory: Callable[[], Any] | None = None, *, limit_again: bool = False) -> Any:
+        if limit_again:
+            raise ArtifactError(GRAPHS_KEEP_THEIR_WEIGHTS)
         return storage.load(folder, metadata)
 
     @classmethod
@@ -250,7 +254,7 @@ class TensorFlowBackend(Backend):
 
     def environment(self) -> dict[str, Any]:
         return {
-            "framework": self.name,
+            **super().environment(),
             "tensorflow": tf.__version__,
             "onednn": bool(_pywrap_util_port.IsMklEnabled()),
             "threads": tf.config.threading.get_intra_op_parallelism_threads() or probe_machine().cores,

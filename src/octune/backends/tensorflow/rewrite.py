@@ -29,6 +29,7 @@ from octune.backends.tensorflow.streams import Streams
 from octune.backends.tensorflow.support import Support, support
 from octune.backends.tensorflow.weights import Weights
 from octune.calibration import Ranges
+from octune.int8 import Limit
 from octune.plan import Op, Plan, Scheme
 from octune.repair import BIAS
 
@@ -38,9 +39,9 @@ __all__ = ["Rewriter"]
 class Rewriter:
     """Looks at a frozen graph once; then any number of plans can be applied to it."""
 
-    def __init__(self, frozen: FrozenGraph, able: Support | None = None) -> None:
-        self._frozen = frozen
+    def __init__(self, frozen: FrozenGraph, able: Support | None = None, limit: Limit = Limit.PAIRS) -> None:
         able = able or support()
+        self._frozen, self._able, self._limit = frozen, able, limit
         self._graph = Graph.of(frozen)
         fold(self._graph, frozen.graph_def)
         inside = frames(self._graph)
@@ -50,7 +51,7 @@ class Rewriter:
         self._shapes = Shapes(self._graph, frozen.graph_def)
         self._finder = Finder(self._graph, self._shapes, able, normalised, inside)
         self._ops = (*self._finder.ops(), *in_functions(frozen.graph_def))
-        self._weights = Weights(self._graph)
+        self._weights = Weights(self._graph, limit)
         self._last: tuple[str, Rewriter, str] | None = None
 
     def ops(self) -> tuple[Op, ...]:
@@ -143,7 +144,7 @@ class Rewriter:
         if self._last is None or self._last[0] != name:  # one op is asked for in all its schemes, and then the next
             part, output = alone(self._finder.sites[name], self._graph, self._shapes)
             part.versions.CopyFrom(self._frozen.graph_def.versions)
-            self._last = (name, Rewriter(FrozenGraph(part, {"x": INPUT}, {"y": output})), output)
+            self._last = (name, Rewriter(FrozenGraph(part, {"x": INPUT}, {"y": output}), self._able, self._limit), output)
         return self._last[1], self._last[2]
 
     def _graph_def(self, graph: Graph) -> GraphDef:

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from octune.backends.tensorflow.streams import streams_of
 from octune.backends.tensorflow.worker import Worker
-from octune.cost import probe_machine
+from octune.machine import probe_machine
 
 __all__ = ["Sessions", "new_session", "set_threads"]
 

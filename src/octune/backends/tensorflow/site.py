@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from octune.backends.tensorflow.fold import value_of
@@ -16,6 +17,7 @@ from octune.plan import Op
 
 __all__ = ["Form", "Site", "geometry"]
 
+_Number = TypeVar("_Number", bound=np.generic)
 KERNELS = {"conv2d": "_FusedQuantizedConv2D", "depthwise_conv2d": "_FusedQuantizedDepthwiseConv2D"}
 
 
@@ -77,6 +79,15 @@ class Site:
             return weight.transpose(3, 2, 0, 1), 1
         height, width, channels, multiplier = weight.shape
         return weight.transpose(2, 3, 0, 1).reshape(channels * multiplier, 1, height, width), channels
+
+    def from_output(self, weight: NDArray[_Number], shape: tuple[int, ...]) -> NDArray[_Number]:
+        """The inverse of :meth:`by_output`, for a weight that had this shape."""
+        if not self.is_conv:
+            return np.ascontiguousarray(weight.T)
+        if self.op.kind != "depthwise_conv2d":
+            return np.ascontiguousarray(weight.transpose(2, 3, 1, 0))
+        height, width, channels, multiplier = shape
+        return np.ascontiguousarray(weight.reshape(channels, multiplier, height, width).transpose(2, 3, 0, 1))
 
 
 def geometry(conv: NodeDef) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """What this TensorFlow and this CPU can run, asked once.
 
-    support().int8          # True where int8 ops run, and run fast
+    support().matmul        # True where int8 matmuls run
     support().why           # else: what is missing, and what to do about it
 
-``_QuantizedMatMul`` came with TensorFlow 2.17 and is looked up in the op registry, because builds differ. Without instructions for
-int8 dot products the kernels are slower than float ones, and partial sums may saturate; such machines get bf16 and fp32.
+``_QuantizedMatMul`` came with TensorFlow 2.17 and is looked up in the op registry, because builds differ. Whether int8 is faster than fp32
+here is not asked: that is measured.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 from tensorflow.python.framework import kernels, op_def_registry
 
-from octune.cost import Machine, probe_machine
+from octune.machine import Machine, probe_machine
 
 __all__ = ["Support", "support"]
 
@@ -34,12 +34,7 @@ def support(machine: Machine | None = None) -> Support:
     """What the registry of this TensorFlow and ``machine`` (this one, if left out) allow."""
     machine = machine or probe_machine()
     why = ""
-    if not machine.vnni:
-        why = (
-            f"this CPU ({machine.cpu}) has no int8 dot product (AVX512-VNNI, AVX-VNNI or AMX), and int8 would be slower than float; "
-            "tune on a CPU that has one, or use bf16 or fp32"
-        )
-    elif not _has("_QuantizedMatMul"):
+    if not _has("_QuantizedMatMul"):
         why = f"TensorFlow {tf.__version__} has no _QuantizedMatMul; install tensorflow-cpu>=2.17, or use bf16 or fp32"
     return Support(
         matmul=not why,

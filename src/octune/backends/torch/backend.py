@@ -24,6 +24,7 @@ from octune.backends.torch.sensitivity import first_order_damage
 from octune.backends.torch.sources import open_model
 from octune.calibration import Ranges
 from octune.errors import DataError, ModelError, UnsupportedError
+from octune.int8 import limit_for
 from octune.plan import Op, Plan, Scheme
 from octune.sensitivity import probe
 
@@ -50,6 +51,7 @@ class TorchBackend(Backend):
             raise UnsupportedError(
                 "model.inputs and model.outputs name tensors of a graph; a PyTorch model takes what its forward takes. Remove them."
             )
+        self.limit = limit_for(portable=settings.portable)
         self._threads_before = torch.get_num_threads()
         if settings.threads:
             torch.set_num_threads(settings.threads)
@@ -175,7 +177,8 @@ class TorchBackend(Backend):
     # -- act ------------------------------------------------------------------------------------------------------
 
     def _layer(self, found: Found, scheme: Scheme, ranges: Ranges) -> Layer:
-        return quantized_layer(found.module, found.op.kind, scheme, ranges.get(found.op.name), ranges.get(_output(found.op.name)))
+        seen, given = ranges.get(found.op.name), ranges.get(_output(found.op.name))
+        return quantized_layer(found.module, found.op.kind, scheme, seen, given, limit=self.limit)
 
     def apply(self, plan: Plan, ranges: Ranges) -> nn.Module:
         plan.check(self.ops())
@@ -231,15 +234,17 @@ class TorchBackend(Backend):
         return storage.save(model, self._origin, folder, self._example)
 
     @classmethod
-    def load(cls, folder: Path, metadata: Mapping[str, Any], factory: Callable[[], nn.Module] | None = None) -> nn.Module:
-        return storage.load(folder, metadata, factory)
+    def load(
+        cls, folder: Path, metadata: Mapping[str, Any], factory: Callable[[], nn.Module] | None = None, *, limit_again: bool = False
+    ) -> nn.Module:
+        return storage.load(folder, metadata, factory, limit_again=limit_again)
 
     @classmethod
     def open(cls, source: str) -> nn.Module:
         return open_model(source)
 
     def environment(self) -> dict[str, Any]:
-        return {"framework": self.name, "torch": str(torch.__version__), "threads": torch.get_num_threads()}
+        return {**super().environment(), "torch": str(torch.__version__), "threads": torch.get_num_threads()}
 
 
 def _output(name: str) -> str:

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from octune.errors import DataError
+from octune.errors import DataError, summary
 
-__all__ = ["Call", "Splitter", "named_outputs", "the_input"]
+__all__ = ["Call", "Splitter", "in_float32", "named_outputs", "the_input"]
 
 LABELS = ("labels", "label")
 MASKS = ("attention_mask", "input_mask", "mask")
@@ -132,9 +132,7 @@ class Splitter:
                 with torch.inference_mode():
                     call(self._model)
             except Exception as error:
-                failures.append(
-                    f"{form.__name__}: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else error!r}"
-                )
+                failures.append(f"{form.__name__}: {type(error).__name__}: {summary(error)}")
             else:
                 return form
         kinds = ", ".join(_kind(item) for item in batch)
@@ -142,6 +140,11 @@ class Splitter:
             f"The model cannot be run on a batch of ({kinds}). Expected (inputs, label), where inputs is a tensor, "
             f"a tuple for model(*inputs) or a dict for model(**inputs). Tried {'; '.join(failures)}."
         )
+
+
+def in_float32(tensor: torch.Tensor) -> torch.Tensor:
+    """Floats of any width as float32, which is what a baseline takes; whole numbers and booleans as they are."""
+    return tensor.float() if tensor.is_floating_point() else tensor
 
 
 def the_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor:
@@ -157,16 +160,14 @@ def _kind(value: Any) -> str:
 
 def _to_tensor(value: Any, name: str) -> Any:
     if isinstance(value, torch.Tensor):
-        value = value.detach().cpu()
-        return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
+        return in_float32(value.detach().cpu())
     if isinstance(value, np.ndarray | np.generic):
         if value.dtype == object or value.dtype.kind in "US":
             raise DataError(f"A batch holds {name} as an array of {value.dtype}. Expected numbers; tokenize text first.")
         array = np.ascontiguousarray(value)
         if not array.flags.writeable:
             array = array.copy()
-        tensor = torch.from_numpy(array)
-        return tensor.float() if tensor.dtype == torch.float64 else tensor
+        return in_float32(torch.from_numpy(array))
     if isinstance(value, Mapping):
         return {key: _to_tensor(item, f"{name}.{key}") for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -192,5 +193,4 @@ def named_outputs(outputs: Any) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    tensor = tensor.detach()
-    return (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+    return in_float32(tensor.detach()).numpy()

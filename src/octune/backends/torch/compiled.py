@@ -16,7 +16,7 @@ import io
 import logging
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,9 @@ from torch import nn
 from octune.backends.torch.batches import Call
 from octune.backends.torch.layers import Int8Conv2d, to_uint8
 from octune.backends.torch.lowering import fill_empty_arguments, fold_packing, lower, quantize_as_layers_do
-from octune.cost import probe_machine
-from octune.errors import ArtifactError, UnsupportedError
+from octune.errors import ArtifactError, UnsupportedError, summary
+from octune.int8 import Int8Weight, limited_again
+from octune.machine import probe_machine
 
 __all__ = ["CompiledModel", "Signature", "compile_model", "export_program", "load_compiled", "load_program"]
 
@@ -150,14 +151,15 @@ def dynamic_dims(tensor: torch.Tensor) -> int:
 def export(model: nn.Module, call: Call) -> tuple[torch.export.ExportedProgram, Signature]:
     """Export with free batch and sequence sizes; where the model does not allow that, with free batch, then fixed."""
     call = _plain(call)
-    failure: Exception | None = None
+    failures: list[Exception] = []
     for dynamic in (dynamic_dims, lambda tensor: min(1, tensor.ndim), lambda tensor: 0):
         try:
             return _export(model, call, dynamic), Signature.of(call, dynamic)
         except Exception as error:
-            failure = failure or error
+            failures.append(error)
             log.debug("export with other dimensions free", exc_info=True)
-    raise UnsupportedError(f"it cannot be exported ({type(failure).__name__}: {str(failure).strip().splitlines()[0][:200]})") from failure
+    first = failures[0]
+    raise UnsupportedError(f"it cannot be exported ({type(first).__name__}: {summary(first)})") from first
 
 
 def _plain(call: Call) -> Call:
@@ -231,7 +233,7 @@ def load_compiled(path: Path, signature: Mapping[str, Any], eager: nn.Module | N
         with _quiet():
             runner = aoti_load_package(str(path))
     except Exception as error:
-        raise ArtifactError(f"{path} cannot be loaded: {str(error).splitlines()[0]}") from error
+        raise ArtifactError(f"{path} cannot be loaded: {summary(error)}") from error
     return CompiledModel(runner, path, Signature.from_json(signature), eager)
 
 
@@ -242,9 +244,15 @@ def export_program(model: nn.Module, call: Call, path: Path) -> None:
     torch.export.save(program, path)
 
 
-def load_program(path: Path) -> nn.Module:
-    """The saved int8 graph as a module; weights are packed for the kernels once, here."""
-    module = torch.export.load(path).module()
+def load_program(path: Path, limit_again: Collection[str] = ()) -> nn.Module:
+    """The saved int8 graph as a module; weights are packed for the kernels once, here, those of some layers made smaller before."""
+    program = torch.export.load(path)
+    for name in limit_again:
+        values, scale = (program.state_dict[f"{name}.{part}"] for part in ("weight_int8", "weight_scale"))
+        made = limited_again(Int8Weight(values.numpy(), scale.numpy()))
+        values.copy_(torch.from_numpy(made.values))
+        scale.copy_(torch.from_numpy(made.scales))
+    module = program.module()
     fold_packing(module)
     quantize_as_layers_do(module, to_uint8)
     return module

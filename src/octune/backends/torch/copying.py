@@ -12,14 +12,19 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
+from octune.backends.torch.batches import in_float32
 from octune.errors import ModelError
 
 __all__ = ["light_copy", "private_copy", "replace_module"]
 
+OTHER_FLOATS = (torch.float16, torch.bfloat16, torch.float64)
+
 
 def private_copy(model: nn.Module) -> tuple[nn.Module, list[str]]:
     """A deep copy in eval mode with fp32 weights, and notes on what had to be changed. The model stays as it is."""
+    _refuse_scripts(model)
     try:
         copied = copy.deepcopy(model)
     except Exception as error:
@@ -32,12 +37,12 @@ def private_copy(model: nn.Module) -> tuple[nn.Module, list[str]]:
     if devices:
         copied = copied.cpu()
         notes.append(f"the model was on {', '.join(sorted(devices))}; its copy was moved to the CPU")
-    narrow = sorted({str(p.dtype).removeprefix("torch.") for p in copied.parameters() if p.dtype in (torch.float16, torch.bfloat16)})
-    if narrow:
+    others = sorted({str(p.dtype).removeprefix("torch.") for p in copied.parameters() if p.dtype in OTHER_FLOATS})
+    if others:
         copied = copied.float()
-        # Code that was written for a narrow model sends it narrow inputs.
-        copied.register_forward_pre_hook(_widen, with_kwargs=True)
-        notes.append(f"the weights were {', '.join(narrow)}; the baseline runs them as float32")
+        # Code that was written for weights of another type sends inputs of that type.
+        copied.register_forward_pre_hook(_inputs_in_float32, with_kwargs=True)
+        notes.append(f"the weights were {', '.join(others)}; the baseline runs them as float32, and a saved model takes float32 inputs")
     if model.training:
         notes.append("the model was in train mode; it is scored in eval mode")
     copied.eval()
@@ -47,11 +52,19 @@ def private_copy(model: nn.Module) -> tuple[nn.Module, list[str]]:
     return copied, notes
 
 
-def _widen(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    def wide(value: Any) -> Any:
-        return value.float() if isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16) else value
+def _refuse_scripts(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            subject = f"The model's part {name!r}" if name else "The model"
+            raise ModelError(
+                f"{subject} is a torch.jit.ScriptModule ({type(module).__name__}), whose ops cannot be replaced. Expected a plain "
+                "nn.Module: give the one that was scripted or traced, or export the model to ONNX and give the .onnx file."
+            )
 
-    return tuple(wide(value) for value in args), {name: wide(value) for name, value in kwargs.items()}
+
+def _inputs_in_float32(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    inputs: tuple[tuple[Any, ...], dict[str, Any]] = tree_map_only(torch.Tensor, in_float32, (args, kwargs))
+    return inputs
 
 
 def _without_fast_paths(model: nn.Module) -> None:

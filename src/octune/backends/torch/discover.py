@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from octune.backends.torch.geometry import geometry_of
+from octune.machine import probe_machine
 from octune.plan import Op, Scheme
 from octune.repair import BIAS, SMOOTH
 
@@ -71,7 +72,7 @@ def discover(model: nn.Module) -> list[Found]:
     for name, module in model.named_modules():
         for parameter in module.parameters(recurse=False):
             owners.setdefault(id(parameter), []).append(name)
-    found = []
+    found, machine = [], probe_machine()
     for name, module in model.named_modules():
         kind = kind_of(module)
         if kind is None:
@@ -79,7 +80,7 @@ def discover(model: nn.Module) -> list[Found]:
         weight = module.get_parameter("weight") if "weight" in module._parameters else None
         aliases = tuple(places[id(module)][1:])
         notes = [f"shared: also stands at {', '.join(aliases)}"] if aliases else []
-        schemes = SCHEMES[kind]
+        schemes = tuple(scheme for scheme in SCHEMES[kind] if machine.runs(scheme.dtype))
         if weight is None:
             schemes, notes = (Scheme.fp32(),), ["its weight is computed (a parametrization), not stored"]
         else:

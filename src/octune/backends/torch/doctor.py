@@ -11,6 +11,8 @@ from torch import nn
 from octune.backends.torch.layers import quantized_layer
 from octune.calibration import Observer
 from octune.cost.latency import interleaved
+from octune.int8 import limit_for
+from octune.machine import probe_machine
 from octune.plan import Scheme
 
 __all__ = ["measure_paths"]
@@ -24,7 +26,11 @@ def measure_paths() -> tuple[int, dict[str, float]]:
     observer.update(np.asarray(x))
     stats = observer.stats()
     schemes = {"int8 static": Scheme.int8(), "int8 dynamic": Scheme.int8("dynamic"), "bf16": Scheme.bf16()}
-    layers: dict[str, nn.Module] = {name: quantized_layer(linear, "linear", scheme, stats) for name, scheme in schemes.items()}
+    layers: dict[str, nn.Module] = {
+        name: quantized_layer(linear, "linear", scheme, stats, limit=limit_for(portable=True))
+        for name, scheme in schemes.items()
+        if probe_machine().runs(scheme.dtype)
+    }
 
     def call(layer: nn.Module) -> Callable[[], object]:
         return lambda: layer(x)

@@ -24,10 +24,11 @@ from torch.ao.quantization.fx import _decomposed  # noqa: F401  registers torch.
 from octune.backends.torch.geometry import SAME, geometry_of, same_padding
 from octune.calibration import TensorStats, affine_uint8, choose_range
 from octune.errors import PlanError
+from octune.int8 import Int8Weight, Limit, limited_again, quantize_weight
 from octune.plan import Scheme
 from octune.repair import BIAS, SMOOTH, bias_correction, smoothing
 
-__all__ = ["LAYERS", "Int8Conv2d", "Layer", "quantize_weight", "quantized_layer", "to_uint8"]
+__all__ = ["LAYERS", "Int8Conv2d", "Int8Weights", "Layer", "quantized_layer", "to_uint8"]
 
 # Upstream means to remove the quantized tensor types one day; torch is pinned, and nothing else quantizes in one pass.
 warnings.filterwarnings("ignore", message="torch.quantize_per_tensor.*deprecated")
@@ -37,13 +38,10 @@ onednn: Any = torch.ops.onednn
 decomposed: Any = torch.ops.quantized_decomposed
 
 
-def quantize_weight(weight: torch.Tensor, granularity: str | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """int8 values and their scale, one per row or one for all."""
-    flat = weight.detach().float().reshape(weight.shape[0], -1)
-    peak = flat.abs().amax(dim=1) if granularity == "per_channel" else flat.abs().max().repeat(weight.shape[0])
-    scale = peak.clamp(min=1e-12) / 127.0
-    values = (flat / scale[:, None]).round().clamp(-127, 127).to(torch.int8)
-    return values.reshape(weight.shape), scale
+def _int8(weight: torch.Tensor, granularity: str | None, limit: Limit) -> tuple[torch.Tensor, torch.Tensor]:
+    """int8 values and the scale of every output."""
+    made = quantize_weight(weight.detach().numpy(), granularity, limit)
+    return torch.from_numpy(made.values), torch.from_numpy(np.broadcast_to(made.scales, weight.shape[:1]).copy())
 
 
 def spread_over_inputs(numbers: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -89,7 +87,7 @@ class Layer(nn.Module):
         return ", ".join(f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}" for key, value in self.settings.items())
 
 
-class _Int8Weights(Layer):
+class Int8Weights(Layer):
     """Shared by the int8 layers: the weights, and what they stand for in float."""
 
     weight_int8: torch.Tensor
@@ -111,8 +109,14 @@ class _Int8Weights(Layer):
     def _zero_points(self) -> torch.Tensor:
         return torch.zeros_like(self.weight_scale, dtype=torch.int32)
 
+    def limit_again(self) -> None:
+        """Make weights that use all 8 bits safe for a CPU that adds pairs of products in 16 bits."""
+        made = limited_again(Int8Weight(self.weight_int8.numpy(), self.weight_scale.numpy()))
+        self.set_tensors(weight_int8=torch.from_numpy(made.values), weight_scale=torch.from_numpy(made.scales))
+        self._packed = None
 
-class Int8Linear(_Int8Weights):
+
+class Int8Linear(Int8Weights):
     """Static int8: the input's range is known. ``settings``: scale, zero_point.
 
     With ``smooth``, every channel of the input is multiplied by a number of its own first (see octune.repair.smooth).
@@ -193,7 +197,7 @@ class Int8DynamicLinear(Int8Linear):
         return y if dtype is torch.float32 else y.to(dtype)
 
 
-class Int8Conv2d(_Int8Weights):
+class Int8Conv2d(Int8Weights):
     """Static int8 convolution. ``settings``: scale, zero_point, stride, padding, dilation, groups, input_shape, output, pads.
 
     With ``smooth``, every channel of the input is multiplied by a number of its own first, as in :class:`Int8Linear`.
@@ -262,10 +266,13 @@ class Int8Conv2d(_Int8Weights):
         return y.squeeze(0) if squeezed else y
 
 
-class Int8Embedding(_Int8Weights):
+class Int8Embedding(Int8Weights):
     """Rows of int8 with a scale each; only the rows that are read become float."""
 
     kind = "int8_embedding"
+
+    def limit_again(self) -> None:
+        """Rows are only read: there is nothing to overflow."""
 
     @property
     def num_embeddings(self) -> int:
@@ -330,7 +337,9 @@ LAYERS: dict[str, type[Layer]] = {
 }
 
 
-def quantized_layer(module: nn.Module, kind: str, scheme: Scheme, stats: TensorStats | None, output: TensorStats | None = None) -> Layer:
+def quantized_layer(
+    module: nn.Module, kind: str, scheme: Scheme, stats: TensorStats | None, output: TensorStats | None = None, *, limit: Limit
+) -> Layer:
     """The replacement of a float module under a scheme; ``stats`` is what calibration saw of its input, ``output`` of its output."""
     weight: torch.Tensor = module.get_parameter("weight")
     bias: torch.Tensor | None = getattr(module, "bias", None)
@@ -349,7 +358,8 @@ def quantized_layer(module: nn.Module, kind: str, scheme: Scheme, stats: TensorS
         raise PlanError(f"A static scheme ({scheme}) needs calibration data, and this op has none.")
     weight = weight.detach().float()
     if scheme.mode != "static" or stats is None or scheme.range_method is None:
-        values, scale = quantize_weight(weight, scheme.granularity)
+        # An embedding's rows are only read, never multiplied: there is nothing to overflow.
+        values, scale = _int8(weight, scheme.granularity, Limit.NONE if family == "embedding" else limit)
         if family == "embedding":
             return Int8Embedding().set_tensors(weight_int8=values, weight_scale=scale)
         return Int8DynamicLinear().set_tensors(weight_int8=values, weight_scale=scale, bias=bias)
@@ -359,12 +369,12 @@ def quantized_layer(module: nn.Module, kind: str, scheme: Scheme, stats: TensorS
         smooth, input_range = torch.from_numpy(found.multiplier), (found.low, found.high)
     else:
         input_range = choose_range(stats, scheme.range_method)
-    values, scale = quantize_weight(weight if smooth is None else weight / spread_over_inputs(smooth, weight), scheme.granularity)
+    values, scale = _int8(weight if smooth is None else weight / spread_over_inputs(smooth, weight), scheme.granularity, limit)
     input_scale, zero_point = affine_uint8(*input_range)
     if family == "conv2d":
         where["input_shape"] = [1, *stats.shape[-3:]]
         where["output"] = None if output is None or not output.finite else list(affine_uint8(output.low, output.high))
-    layer: _Int8Weights = LAYERS[f"int8_{family}"](scale=input_scale, zero_point=zero_point, **where)  # type: ignore[assignment]
+    layer: Int8Weights = LAYERS[f"int8_{family}"](scale=input_scale, zero_point=zero_point, **where)  # type: ignore[assignment]
     layer.set_tensors(weight_int8=values, weight_scale=scale, bias=bias, smooth=smooth)
     if BIAS in scheme.repairs:
         shift = torch.from_numpy(bias_correction(stats, weight.numpy(), layer.weight.numpy(), groups))

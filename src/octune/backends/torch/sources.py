@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from octune.backends.torch.programs import from_program
-from octune.errors import MissingDependency, ModelError
+from octune.errors import MissingDependency, ModelError, summary
 
 __all__ = ["open_model"]
 
@@ -58,5 +58,5 @@ def _hugging_face(source: str) -> nn.Module:
         model: nn.Module = (model_class or transformers.AutoModel).from_pretrained(source, dtype=torch.float32)
     except (OSError, ValueError, json.JSONDecodeError) as error:
         where = "the folder" if path.exists() else "the hub (is the machine offline?)"
-        raise ModelError(f"{source!r} cannot be loaded from {where}: {str(error).splitlines()[0]}") from error
+        raise ModelError(f"{source!r} cannot be loaded from {where}: {summary(error)}") from error
     return model.eval()

@@ -20,9 +20,9 @@ from torch import nn
 
 from octune.backends.torch.compiled import CompiledModel, export_program, load_compiled, load_program
 from octune.backends.torch.copying import replace_module
-from octune.backends.torch.layers import LAYERS, Layer
-from octune.cost import probe_machine
+from octune.backends.torch.layers import LAYERS, Int8Weights, Layer
 from octune.errors import ArtifactError
+from octune.machine import probe_machine
 from octune.references import resolve
 
 __all__ = ["Origin", "load", "save", "weight_bytes"]
@@ -124,8 +124,13 @@ def _distinct(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor
     return tensors, ties
 
 
-def load(folder: Path, metadata: Mapping[str, Any], factory: Callable[[], nn.Module] | None = None) -> nn.Module:
-    """Build the model again: from its class where that is possible, else from the compiled or exported program."""
+def load(
+    folder: Path, metadata: Mapping[str, Any], factory: Callable[[], nn.Module] | None = None, *, limit_again: bool = False
+) -> nn.Module:
+    """Build the model again: from its class where that is possible, else from the compiled or exported program.
+
+    ``limit_again`` makes the weights safe for this CPU, which native code cannot be asked to do.
+    """
     origin = Origin(**metadata["origin"])
     eager: nn.Module | None = None
     reason: ArtifactError | None = None
@@ -135,20 +140,24 @@ def load(folder: Path, metadata: Mapping[str, Any], factory: Callable[[], nn.Mod
         if factory is not None:
             raise  # it was given to be used
         reason = error
-    if "compiled" in metadata and (native := _native(folder, metadata, eager)) is not None:
+    if eager is not None and limit_again:
+        for module in eager.modules():
+            if isinstance(module, Int8Weights):
+                module.limit_again()
+    if "compiled" in metadata and not limit_again and (native := _native(folder, metadata, eager)) is not None:
         return native
     if eager is not None:
         return eager
     if (folder / PROGRAM).exists():
-        return load_program(folder / PROGRAM)
+        names = [name for name, layer in metadata["layers"].items() if layer["kind"] != "int8_embedding"] if limit_again else ()
+        return load_program(folder / PROGRAM, limit_again=names)
     raise reason or ArtifactError(f"{folder} holds nothing that can be run here.")
 
 
 def _native(folder: Path, metadata: Mapping[str, Any], eager: nn.Module | None) -> nn.Module | None:
     stamp, here = metadata["compiled"], probe_machine()
-    missing = set(stamp["machine"]["features"]) - set(here.features)
-    if stamp["machine"]["architecture"] != here.architecture or missing:
-        log.warning("the compiled model was made for another CPU (%s): eager int8 is used", ", ".join(sorted(missing)) or "architecture")
+    if lacking := here.lacks(stamp["machine"]):
+        log.warning("the compiled model was made for a CPU with %s, which this one lacks: eager int8 is used", ", ".join(lacking))
         return None
     if stamp["torch"] != str(torch.__version__):
         log.warning("the compiled model was made by torch %s, this is %s: eager int8 is used", stamp["torch"], torch.__version__)

@@ -1,0 +1,81 @@
+"""The int8 kernels of ONNX Runtime and OpenVINO never overflow, on any CPU."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from octune.backends import Backend, Settings, backend_for
+from octune.calibration import Ranges, collect
+from octune.machine import probe_machine
+from octune.plan import Plan, Scheme
+from tests.backends.saturation import CONV, LINEAR, Array, ExactSums, Shape
+
+
+def graph_of(node: Any, tensors: dict[str, Array], **inputs: list[int | None]) -> ModelProto:
+    graph = helper.make_graph(
+        [node],
+        "one",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in tensors.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+class OneOp(ExactSums):
+    @pytest.fixture(params=LINEAR + CONV, ids=str)
+    def shape(self, request: pytest.FixtureRequest) -> Shape:
+        return request.param
+
+    def build(self, shape: Shape, weight: Array) -> ModelProto:
+        if not shape.kernel:
+            node = helper.make_node("MatMul", ["x", "w"], ["y"], name="op")
+            return graph_of(node, {"w": np.ascontiguousarray(weight.T)}, x=[None, shape.inputs])
+        node = helper.make_node("Conv", ["x", "w"], ["y"], name="op", group=shape.groups)
+        return graph_of(node, {"w": weight}, x=[None, shape.inputs, None, None])
+
+
+class TestOnnxRuntime(OneOp):
+    schemes = (*ExactSums.schemes, Scheme.int8("dynamic"))
+    rounds_convolutions = True
+
+    def exact_anyway(self) -> bool:
+        # Its kernels look for themselves, whatever oneDNN is told. An emulator shows them another CPU than the file does.
+        return "vnni" in Path("/proc/cpuinfo").read_text() and "OCTUNE_EMULATED_CPU" not in os.environ
+
+
+class TestOpenVino(OneOp):
+    grids = ((0, 255), (-127, 127))
+    rounds_convolutions = True
+
+    def models(self, backend: Backend, plan: Plan, ranges: Ranges, inputs: Any) -> list[Any]:
+        pytest.importorskip("openvino", reason="needs OpenVINO")
+        return [finalist.model for finalist in backend.finalists(plan, ranges, inputs)]
+
+
+@pytest.mark.parametrize("inner", [2, 63, 64, 768])
+def test_products_of_two_activations_do_not_overflow(inner: int) -> None:
+    node = helper.make_node("MatMul", ["a", "b"], ["y"], name="op")
+    backend = backend_for(graph_of(node, {}, a=[None, 4, inner], b=[None, inner, 4]), Settings())
+    a, b = np.full((1, 4, inner), 255, np.float32), np.full((1, inner, 4), 64, np.float32)
+    b[0, :, 1] = -64
+    inputs = backend.split({"a": a, "b": b})[0]
+    ranges = collect(backend, [inputs], 1)
+    plan = Plan({"op": Scheme.int8(granularity="per_tensor")})
+    for model in (backend.apply(plan, ranges), *(form.model for form in backend.finalists(plan, ranges, inputs))):
+        (y,) = backend.run(model, inputs).values()
+        np.testing.assert_allclose(y, a @ b, rtol=1e-6)
+
+
+def test_the_whole_reach_is_used_where_the_cpu_allows_it_and_nobody_else_is_to_run_it() -> None:
+    backend = backend_for(
+        graph_of(helper.make_node("MatMul", ["x", "w"], ["y"], name="op"), {"w": np.ones((4, 4), np.float32)}, x=[None, 4]),
+        Settings(portable=False),
+    )
+    assert (backend.limit.value == "none") == probe_machine().exact_int8

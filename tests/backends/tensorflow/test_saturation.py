@@ -1,0 +1,59 @@
+"""TensorFlow's int8 kernels never overflow, on any CPU."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from octune.errors import PlanError
+from octune.int8 import Limit
+from octune.machine import pretending, probe_machine
+from octune.plan import Scheme
+from tests.backends.saturation import CONV, LINEAR, NEW_CPU, Array, ExactSums, Shape
+
+GROUPED = tuple(shape for shape in CONV if 1 < shape.groups < shape.inputs)
+
+
+class TestTensorFlow(ExactSums):
+    schemes = (*ExactSums.schemes, Scheme.int8("dynamic"))
+    grids = ((0, 255), (-127, 127))
+    rounds_convolutions = True
+
+    @pytest.fixture(params=[shape for shape in LINEAR + CONV if shape not in GROUPED], ids=str)
+    def shape(self, request: pytest.FixtureRequest) -> Shape:
+        return request.param
+
+    def build(self, shape: Shape, weight: Array) -> tf.Graph:
+        with tf.Graph().as_default() as graph:
+            if not shape.kernel:
+                x = tf.compat.v1.placeholder(tf.float32, [None, shape.inputs], name="x")
+                tf.matmul(x, tf.constant(weight.T.copy()), name="y")
+                return graph
+            x = tf.compat.v1.placeholder(tf.float32, [None, None, None, shape.inputs], name="x")
+            if shape.groups == 1:
+                tf.nn.conv2d(x, tf.constant(weight.transpose(2, 3, 1, 0).copy()), 1, "VALID", name="y")
+            else:
+                kernels = weight.reshape(shape.inputs, -1, shape.kernel, shape.kernel).transpose(2, 3, 0, 1)
+                tf.nn.depthwise_conv2d(x, tf.constant(kernels.copy()), [1, 1, 1, 1], "VALID", name="y")
+        return graph
+
+    def batch(self, x: Array) -> dict[str, Array]:
+        return {"x": np.ascontiguousarray(x.transpose(0, 2, 3, 1)) if x.ndim == 4 else x}
+
+    def channels_first(self, y: Array) -> Array:
+        return y.transpose(0, 3, 1, 2)
+
+    def limit(self, shape: Shape, low: int) -> Limit:
+        return Limit.EVEN if shape.kernel and low < 0 else Limit.PAIRS
+
+    def test_weights_of_8_bits_overflow_where_they_must(self) -> None:
+        if probe_machine().exact_int8:
+            super().test_weights_of_8_bits_overflow_where_they_must()
+        else:  # every op is compared with fp32 before it is offered, so that one is not
+            with pretending(NEW_CPU), pytest.raises(PlanError, match="int8 static"):
+                self.errors(LINEAR[0], LINEAR[0].weight(0, 0.2), Scheme.int8(), (0, 255), portable=False)
