@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -47,7 +46,6 @@ def main(family: Family, measure: Measure, models: Sequence[str], more: Callable
             continue
         run.models.append(model)
         _show(console, model, options.verbose)
-    run.load_at_end = round(os.getloadavg()[0], 2)
     for line in machine_lines(run):
         console.print(line, style="dim", highlight=False)
     _warn(console, run)

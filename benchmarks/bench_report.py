@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench_machine import BUSY_LOAD, BUSY_NEIGHBOURS
+from bench_machine import BUSY_NEIGHBOURS
 from rich.table import Table
 
 __all__ = ["Family", "ModelRun", "Run", "machine_lines", "speed_reading", "table", "warnings", "write_markdown"]
@@ -108,7 +108,6 @@ class Run:
     where: dict[str, Any]
     quick: bool
     models: list[ModelRun] = field(default_factory=list)
-    load_at_end: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -121,13 +120,14 @@ class Run:
 
 
 def machine_lines(run: Run) -> list[str]:
-    """Machine, versions and load in three lines."""
+    """Machine, versions and what other processes took, in three lines."""
     where = run.where
+    meanwhile = max((cores for model in run.models for cores in model.neighbours.values()), default=0.0)
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
     return [
         f"{where['date']}; {where['cpu']}, {where['cores']} cores, {where['threads']} threads used; {', '.join(where['features'])}",
         f"Python {where['python']}, {versions}",
-        f"load average {where['load']:.2f} before, {run.load_at_end:.2f} after (the benchmark itself included)",
+        f"other processes kept {where['load']:.2f} cores busy before the start, and at most {meanwhile:.2f} while models were timed",
     ]
 
 
@@ -136,8 +136,8 @@ def warnings(run: Run) -> list[str]:
     found = []
     if run.quick:
         found.append("a quick run: cut-down models and few rounds; it shows that everything works, not how fast it is")
-    if run.where["load"] > BUSY_LOAD:
-        found.append(f"the machine was busy before the start: load average {run.where['load']:.2f}, should be below {BUSY_LOAD}")
+    if run.where["load"] > BUSY_NEIGHBOURS:
+        found.append(f"the machine was busy before the start: other processes kept {run.where['load']:.1f} cores busy")
     for model in run.models:
         for shape, cores in model.neighbours.items():
             if cores > BUSY_NEIGHBOURS:

@@ -18,11 +18,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from bench_machine import Neighbours, reason
+from bench_machine import reason
 from bench_report import ModelRun
 from bench_subject import Inputs
 
-from octune.cost import interleaved
+from octune.cost import Load, interleaved
 
 __all__ = ["Built", "Contender", "build", "measure"]
 
@@ -97,7 +97,7 @@ def measure(framework: str, name: str, options: argparse.Namespace) -> ModelRun:
     for shape in subject.shapes:
         calls = {key: partial(built.run, subject.inputs(shape)) for key, built in contenders.items()}
         rounds = QUICK_ROUNDS if options.quick else _rounds(calls.values())
-        with Neighbours() as others:
+        with Load(with_children=True) as others:
             times = interleaved(calls, warmup=2, iterations=rounds, pause=PAUSE, burst=BURST)
         run.median_ms[shape] = {key: latency.median_ms for key, latency in times.items()}
         run.p90_ms[shape] = {key: latency.p90_ms for key, latency in times.items()}

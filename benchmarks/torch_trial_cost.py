@@ -10,15 +10,14 @@ A trial is what a tuning run does for each plan: make the int8 model from the pl
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 
-from bench_machine import BUSY_LOAD, Neighbours, describe, quiet
+from bench_machine import BUSY_NEIGHBOURS, describe, quiet
 from rich.console import Console
 from rich.table import Table
 
-from octune.cost import interleaved
+from octune.cost import Load, interleaved
 
 BATCH, TOKENS = 8, 128
 ROUNDS = 5
@@ -26,7 +25,6 @@ ROUNDS = 5
 
 def main() -> int:
     options = _options()
-    load = os.getloadavg()[0]
     quiet()
     import torch
     from bench_models import bert, tensors
@@ -48,7 +46,7 @@ def main() -> int:
     calibration = time.perf_counter() - begun
     evaluator = MetricEvaluator(backend, as_batches(batches, role="evaluation"), get_metric("accuracy"))
     baseline = backend.baseline
-    with Neighbours() as others:
+    with Load(with_children=True) as others:
         times = interleaved(
             {
                 "scoring fp32": lambda: evaluator(baseline),
@@ -72,9 +70,8 @@ def main() -> int:
     console.print(made)
     where = describe(options.threads, ("torch",))
     console.print(f"{where['cpu']}, {options.threads} threads, torch {where['versions']['torch']}", style="dim", highlight=False)
-    if load > BUSY_LOAD or others.cores > BUSY_LOAD:
-        busy = f"load {load:.1f} before, others kept {others.cores:.1f} cores busy"
-        console.print(f"warning: busy machine: {busy}", style="yellow", highlight=False)
+    if others.cores > BUSY_NEIGHBOURS:
+        console.print(f"warning: other processes kept {others.cores:.1f} cores busy meanwhile", style="yellow", highlight=False)
     return 0 if times["a trial: apply + score int8"].median_ms < reference else 1
 
 

@@ -25,10 +25,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bench_machine import Neighbours, describe, quiet
+from bench_machine import describe, quiet
 from zoo_page import write_page
 
 import octune
+from octune.cost import Load
 from octune.tasks import load_task
 from octune.tasks.glue import plain_name
 from octune.tasks.squad import SpanRules
@@ -87,35 +88,36 @@ def example(path: str) -> ModuleType:
 
 # -- the rows ---------------------------------------------------------------------------------------------------------
 
+Job = dict[str, Any]  # arguments of octune.tune
+
 
 def settings(place: Place, task: str) -> dict[str, Any]:
     """Nothing but the part of SQuAD to use, if it is not all of it."""
     return {"evaluation": {"samples": place.questions}} if task == "squad" and place.questions else {}
 
 
-def pytorch(place: Place, task: str) -> octune.Result:
+def pytorch(place: Place, task: str) -> Job:
     model = str(place.model(task))
     data = load_task(task, place.folder(task), tokenizer=model)
-    return octune.tune(model, calibration=data.calibration, evaluation=data.evaluation, metric=data.metric, config=settings(place, task))
+    config = settings(place, task)
+    return {"model": model, "calibration": data.calibration, "evaluation": data.evaluation, "metric": data.metric, "config": config}
 
 
-def onnx(place: Place, task: str) -> octune.Result:
+def onnx(place: Place, task: str) -> Job:
     """The same model, exported; the speed-up is over ONNX Runtime's fp32."""
-    model = str(place.model(task))
-    data = load_task(task, place.folder(task), tokenizer=model)
-    config = {"model": {"target": "onnx"}, **settings(place, task)}
-    return octune.tune(model, calibration=data.calibration, evaluation=data.evaluation, metric=data.metric, config=config)
+    job = pytorch(place, task)
+    return job | {"config": {"model": {"target": "onnx"}, **job["config"]}}
 
 
-def imagenet(place: Place, task: str) -> octune.Result:
+def imagenet(place: Place, task: str) -> Job:
     folder, vision = place.folder(task), example("vision/tune_efficientnet.py")
     files = vision.find(folder)
     judged = [file for number, file in enumerate(files) if number % vision.CALIBRATE_EVERY]
     calibration, evaluation = (vision.Images(part, 16) for part in (files[:: vision.CALIBRATE_EVERY], judged))
-    return octune.tune(vision.efficientnet(), calibration=calibration, evaluation=evaluation, metric="accuracy")
+    return {"model": vision.efficientnet(), "calibration": calibration, "evaluation": evaluation, "metric": "accuracy", "config": {}}
 
 
-def tensorflow_classifier(place: Place, task: str) -> octune.Result:
+def tensorflow_classifier(place: Place, task: str) -> Job:
     model = place.model(task)
     data = load_task(task, place.folder(task), tokenizer=str(model))
     names = {"input_ids": "input_ids", "attention_mask": "input_mask", "token_type_ids": "segment_ids"}
@@ -123,16 +125,16 @@ def tensorflow_classifier(place: Place, task: str) -> octune.Result:
     def renamed(batches: Any) -> Callable[[], Any]:
         return lambda: (({names[name]: array for name, array in inputs.items()}, label) for inputs, label in batches)
 
-    return octune.tune(
-        example("tensorflow/bert_squad/model.py").classifier_graph(model),
-        calibration=renamed(data.calibration),
-        evaluation=renamed(data.evaluation),
-        metric=data.metric,
-        config={"model": {"framework": "tensorflow", "inputs": list(names.values()), "outputs": ["logits"]}},
-    )
+    return {
+        "model": example("tensorflow/bert_squad/model.py").classifier_graph(model),
+        "calibration": renamed(data.calibration),
+        "evaluation": renamed(data.evaluation),
+        "metric": data.metric,
+        "config": {"model": {"framework": "tensorflow", "inputs": list(names.values()), "outputs": ["logits"]}},
+    }
 
 
-def tensorflow_squad(place: Place, task: str) -> octune.Result:
+def tensorflow_squad(place: Place, task: str) -> Job:
     """The graph that reads its own file, scored through its own iterator."""
     model, folder = place.model(task), place.folder(task)
     bert, records = (example(f"tensorflow/bert_squad/{name}.py") for name in ("model", "records"))
@@ -146,22 +148,22 @@ def tensorflow_squad(place: Place, task: str) -> octune.Result:
     train = records.squad_windows(files["train"], tokenizer, questions=CALIBRATION, **common)
     from octune.evaluation import SquadF1
 
-    with tempfile.TemporaryDirectory() as made:
-        paths = {stem: Path(made) / f"{stem}.tf_record" for stem in files}
-        for stem, windows in (("train", train), ("dev", dev)):
-            records.make_tfrecord(windows.windows, paths[stem])
+    made = tempfile.TemporaryDirectory()  # goes when the function that scores goes
+    paths = {stem: Path(made.name) / f"{stem}.tf_record" for stem in files}
+    for stem, windows in (("train", train), ("dev", dev)):
+        records.make_tfrecord(windows.windows, paths[stem])
 
-        def evaluate(graph: Any) -> octune.Score:
-            results, _ = records.run_graph(graph, paths["dev"], batch_size=32)
-            return SquadF1(dev).score(*records.by_window(results))
+    def evaluate(graph: Any, made: Any = made) -> octune.Score:
+        results, _ = records.run_graph(graph, paths["dev"], batch_size=32)
+        return SquadF1(dev).score(*records.by_window(results))
 
-        outputs = ["IteratorGetNext:3", "unstack:0", "unstack:1"]
-        return octune.tune(
-            bert.squad_graph(model),
-            calibration=[(str(paths["train"]), 8)],
-            evaluate=evaluate,
-            config={"model": {"framework": "tensorflow", "inputs": ["input_file", "batch_size"], "outputs": outputs}},
-        )
+    outputs = ["IteratorGetNext:3", "unstack:0", "unstack:1"]
+    return {
+        "model": bert.squad_graph(model),
+        "calibration": [(str(paths["train"]), 8)],
+        "evaluate": evaluate,
+        "config": {"model": {"framework": "tensorflow", "inputs": ["input_file", "batch_size"], "outputs": outputs}},
+    }
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ class Row:
 
     framework: str
     task: str
-    run: Callable[[Place, str], octune.Result]
+    job: Callable[[Place, str], Job]
 
     @property
     def name(self) -> str:
@@ -235,8 +237,8 @@ def as_data(row: Row, result: octune.Result, place: Place, neighbours: float) ->
 def run_here(row: Row, place: Place, folder: Path) -> None:
     """Runs a row in this process and keeps it."""
     quiet()
-    with Neighbours() as others:
-        result = row.run(place, row.task)
+    with Load(with_children=True) as others:
+        result = octune.tune(**row.job(place, row.task))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{row.name}.json").write_text(json.dumps(as_data(row, result, place, others.cores), indent=1))
     print(result)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import json
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
+from octune.cost import Speedup
 from octune.criterion import Relative
 from octune.plan import Plan, Scheme
+from octune.report.tables import result_table
 from octune.result import Result, Trial
 from octune.score import Score
 
@@ -77,6 +82,35 @@ def test_a_trial_without_a_score_has_no_verdict() -> None:
     assert failed.judged(Relative(0.01), Score.of(0.9)) is failed
     assert not failed.passed
     assert Trial.from_json(failed.to_json()) == failed
+
+
+def test_a_speed_is_kept_with_its_interval_and_the_load() -> None:
+    timed = Trial(Plan(), latency_ms=2.0, speed=Speedup(3.54, 3.31, 3.8, load=0.02))
+    data = timed.to_json()
+    assert (data["speedup"], data["speedup_interval"], data["load"]) == (3.54, [3.31, 3.8], 0.02)
+    assert Trial.from_json(json.loads(json.dumps(data))) == timed
+    untimed = Trial(Plan())
+    assert Trial.from_json(untimed.to_json()) == untimed
+    assert untimed.speedup is None
+
+
+def test_journals_without_intervals_can_still_be_read() -> None:
+    data = Trial(Plan(), latency_ms=2.0, speed=Speedup(3.5, 3.0, 4.0)).to_json()
+    before = {key: value for key, value in data.items() if key not in ("speedup_interval", "load")}
+    old = Trial.from_json(before)
+    assert old.speedup == 3.5
+    assert str(old.speed) == "3.50x"
+    assert Trial.from_json({**before, "speedup": None}).speed is None
+
+
+def test_reports_show_how_sure_a_speed_is() -> None:
+    plan = Plan({"a": Scheme.int8()})
+    best = Trial(plan, score=Score.of(0.9), latency_ms=2.0, speed=Speedup(3.54, 3.31, 3.8)).judged(Relative(0.01), Score.of(0.9))
+    tuned = replace(result(best), best=best, plan=plan)
+    assert "2.00 ms, 3.54x [3.31, 3.80] as fast as fp32 (eager)" in str(tuned)
+    console = Console(width=200, file=io.StringIO())
+    console.print(result_table(tuned))
+    assert "3.54x [3.31, 3.80]" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_a_result_without_its_backend_cannot_be_saved(tmp_path: object) -> None:

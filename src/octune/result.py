@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from octune.cost.latency import Speedup
 from octune.criterion import Criterion, Verdict
 from octune.plan import Op, Plan
 from octune.score import Score
@@ -28,7 +29,7 @@ class Trial:
     """One plan that was tried: what it scored, how fast it ran, or why it failed.
 
     ``form`` says how it ran: ``fp32`` (the baseline), ``eager``, or the name of a finalist's form such as
-    ``compiled``. ``speedup`` is against fp32 measured in turns with it. ``samples`` is how many samples its ranges come from.
+    ``compiled``. ``speed`` is against fp32 measured in turns with it. ``samples`` is how many samples its ranges come from.
     """
 
     plan: Plan
@@ -37,7 +38,7 @@ class Trial:
     score: Score | None = None
     verdict: Verdict | None = None
     latency_ms: float | None = None
-    speedup: float | None = None
+    speed: Speedup | None = None
     size: int | None = None
     seconds: float = 0.0
     error: str | None = None
@@ -47,6 +48,11 @@ class Trial:
     def passed(self) -> bool:
         """Whether it was scored and met the criterion."""
         return self.verdict is not None and self.verdict.passed
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times faster than fp32 it ran, in one number."""
+        return None if self.speed is None else self.speed.ratio
 
     @property
     def complete(self) -> bool:
@@ -67,6 +73,8 @@ class Trial:
             "score": None if self.score is None else self.score.to_json(),
             "latency_ms": self.latency_ms,
             "speedup": self.speedup,
+            "speedup_interval": None if self.speed is None else [self.speed.low, self.speed.high],
+            "load": None if self.speed is None else self.speed.load,
             "size": self.size,
             "seconds": round(self.seconds, 3),
             "error": self.error,
@@ -83,8 +91,13 @@ class Trial:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Trial:
         """The inverse of :meth:`to_json`, but for the verdict (see :meth:`judged`)."""
+        rest = dict(data)
+        ratio, interval, load = rest.pop("speedup"), rest.pop("speedup_interval", None), rest.pop("load", None)
+        # Journals of before intervals were measured have none.
+        low, high = interval or (ratio, ratio)
+        speed = None if ratio is None else Speedup(ratio, low, high, load or 0.0)
         score = None if data["score"] is None else Score.from_json(data["score"])
-        return cls(**{**data, "plan": Plan.from_json(data["plan"]), "score": score})
+        return cls(**{**rest, "plan": Plan.from_json(data["plan"]), "score": score, "speed": speed})
 
     def judged(self, criterion: Criterion, baseline: Score) -> Trial:
         """This trial with its verdict against a baseline."""

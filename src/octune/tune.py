@@ -16,6 +16,8 @@ from typing import Any
 from octune.calibration import Ranges
 from octune.config import Config
 from octune.cost import weight_bytes
+from octune.cost.latency import FP32
+from octune.cost.load import BUSY
 from octune.criterion import Criterion
 from octune.engine import Study
 from octune.engine.events import Listener
@@ -29,7 +31,6 @@ from octune.search.options import legal_ops
 __all__ = ["look", "quantize", "tune"]
 
 log = logging.getLogger("octune")
-TIMING_NOISE = 0.04
 
 
 def tune(
@@ -102,21 +103,35 @@ def _price(job: Job, ops: Sequence[Op], ranges: Ranges) -> dict[tuple[str, Schem
 
 
 def _faster(trial: Trial) -> bool:
-    return trial.speedup is None or trial.speedup > 1.0
+    """Whether it is faster than fp32 for certain. Where others kept the machine too busy to tell, its ops were, so it may be, too."""
+    speed = trial.speed
+    return speed is None or speed.beats(FP32) or (speed.disturbed and not FP32.beats(speed))
 
 
 def _fastest_passing(study: Study, job: Job, *, slower_too: bool = False) -> Trial | None:
-    """The passing trial that serves the objective best; one that is slower than fp32 never wins a race for speed.
+    """The passing trial that serves the objective best; one that is no faster than fp32 never wins a race for speed.
 
     A plan that leaves everything as it was never wins, whatever the noise of its timing says.
     """
     passing = [trial for trial in study.trials if trial.passed and any(scheme.dtype != "fp32" for scheme in trial.plan.values())]
     if job.config.tuning.objective == "performance":
         passing = [trial for trial in passing if slower_too or _faster(trial)]
-        top = max((trial.speedup or 0.0 for trial in passing), default=0.0)
-        # Closer than the noise of timing is a tie, and the smaller model wins it.
-        passing = [trial for trial in passing if (trial.speedup or 0.0) >= (1 - TIMING_NOISE) * top]
-    return min(passing, key=lambda t: (t.size or 0, -(t.speedup or 0.0)), default=None)
+        # Of those that tie in speed the smallest wins, and of those that tie in that as well the one that was there first.
+        passing = _smallest(_unbeaten(passing))
+    else:
+        passing = _unbeaten(_smallest(passing))
+    return next(iter(passing), None)
+
+
+def _unbeaten(trials: Sequence[Trial]) -> list[Trial]:
+    """Those that no other is clearly faster than."""
+    fastest = max((trial.speed for trial in trials if trial.speed is not None), key=lambda speed: speed.low, default=FP32)
+    return [trial for trial in trials if trial.speed is None or not fastest.beats(trial.speed)]
+
+
+def _smallest(trials: Sequence[Trial]) -> list[Trial]:
+    least = min((trial.size or 0 for trial in trials), default=0)
+    return [trial for trial in trials if (trial.size or 0) == least]
 
 
 def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Result:
@@ -127,7 +142,7 @@ def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resu
     baseline = _in_turns(study.reference, [*study.trials, *([best] if best is not None else [])])
     if best is None and any(trial.passed for trial in study.trials):
         best, met = baseline, baseline.passed
-        gain = "faster" if job.config.tuning.objective == "performance" else "smaller"
+        gain = "faster for certain" if job.config.tuning.objective == "performance" else "smaller"
         stopped = f"{stopped}; what met the criterion was not {gain} than fp32 here, so fp32 is handed back"
     elif best is None:
         met = False
@@ -138,7 +153,14 @@ def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resu
     if study.certifier is not None and met and best is not baseline:
         met = certified is not None and certified.passed
         stopped += "" if met else "; but the data held out of the search does not confirm it"
-    broken = (study.journal.broken,) if study.journal.broken else ()
+    if best.form != "fp32" and best.speed is not None and best.speed.disturbed and not best.speed.beats(FP32):
+        stopped += "; others kept the machine too busy to tell whether it is faster than fp32"
+    late = [study.journal.broken] if study.journal.broken else []
+    if study.busiest > BUSY:
+        late.append(
+            f"the machine was too busy to compare speeds: other processes took up to {study.busiest:.0%} of the CPU. "
+            "A form that is not faster for certain is not used; tune again when it is quiet"
+        )
     study.leave()
     return Result(
         met=met,
@@ -150,7 +172,7 @@ def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resu
         stopped_because=stopped.lstrip("; "),
         criterion=study.criterion,
         ops=ops,
-        notes=(*study.backend.notes, *job.notes, *study.evaluator.notes, *study.listener.notes, *broken),
+        notes=(*study.backend.notes, *job.notes, *study.evaluator.notes, *study.listener.notes, *late),
         seconds=study.stop.seconds,
         stages=dict(study.stages),
         environment=job.environment,

@@ -18,6 +18,7 @@ import pytest
 from octune.backends import Backend, Settings, backend_for
 from octune.calibration import Ranges, collect
 from octune.errors import PlanError
+from octune.machine import probe_machine
 from octune.plan import Plan, Scheme
 
 
@@ -141,7 +142,7 @@ class BackendContract:
     def test_damage_ranks_int8_above_bf16(self, backend: Backend, ranges: Ranges, inputs: Any) -> None:
         op = next((op for op in backend.ops() if op.name in ranges and op.can("int8") and op.can("bf16")), None)
         if op is None:
-            pytest.skip(f"no op of the {backend.name} backend runs in bf16")
+            pytest.skip(f"no op of the {backend.name} backend runs in bf16 on this CPU ({probe_machine().generation})")
         int8, bf16 = next(s for s in op.schemes if not s.is_float), Scheme.bf16()
         damage = backend.damage({op.name: [int8, bf16]}, ranges, [inputs])
         assert 0 < damage[op.name, bf16] < damage[op.name, int8]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+import octune
 from octune.tasks import load_task
 from octune.tasks.batches import TaskData
 from tests.examples.load import load_example
@@ -82,3 +83,8 @@ class Reader:
     def feed(self, batch_size: int) -> dict[str, Any]:
         """What starts the graph's iterator."""
         return {"input_file:0": self.file, "batch_size:0": batch_size}
+
+
+def most_int8(result: octune.Result) -> int:
+    """How many ops ran in int8 in a plan that met the criterion; whether that plan is fast enough to win is for the machine to say."""
+    return max((len(trial.plan.names("int8")) for trial in result.trials if trial.passed), default=0)

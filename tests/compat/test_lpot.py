@@ -15,7 +15,7 @@ from octune.compat.lpot.features import words_of
 from octune.errors import CriterionError, DataError, EvaluationError, ModelError, UnsupportedError
 from tests import zoo
 from tests.compat.documents import LPOT, block, lpot_names
-from tests.compat.subjects import Reader
+from tests.compat.subjects import Reader, most_int8
 from tests.examples.load import load_example
 
 tf = pytest.importorskip("tensorflow")
@@ -80,9 +80,7 @@ def test_the_document_runs_on_a_real_model(documents: Path, shared: Path, tmp_pa
     reader = Reader.of(shared / "models/minilm-l6-squad", data, tmp_path, 192)
     names = lpot_names(reader, tmp_path / "out" / "bert.pb", batch_size=8)
     result = run_document(documents, names, tmp_path, monkeypatch, allowed=0.05)
-    assert result.speedup is not None
-    assert result.speedup > 1
-    assert sum(not scheme.is_float for scheme in result.plan.values()) > 20
+    assert most_int8(result) > 20, str(result)
 
 
 # -- a graph that reads its own file -----------------------------------------------------------------------------------
@@ -216,9 +214,7 @@ def test_a_real_classifier(shared: Path, conf: Path) -> None:
     model = shared / "models/minilm-l6-sst2"
     result = tune_classifier(model, Rows(model, shared / "data/glue", 128, 64), Quantization(conf))
     assert result.met, str(result)
-    assert result.speedup is not None
-    assert result.speedup > 1
-    assert sum(not scheme.is_float for scheme in result.plan.values()) > 20
+    assert most_int8(result) > 20, str(result)
 
 
 class Hits:

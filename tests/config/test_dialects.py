@@ -7,52 +7,46 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from octune.config import Config, DataSource, OpOptions, TensorOptions, detect_dialect, parse_config
 from octune.config.dialects import ILIT, LPOT
 from octune.errors import ConfigError
+from tests.compat.documents import ILIT as ILIT_DOCUMENT
+from tests.compat.documents import LPOT as LPOT_DOCUMENT
+from tests.compat.documents import block
 
-ILIT_SEED = """\
-framework:
-  - name: pytorch
-
-device: cpu
-
+ILIT_FILE = """\
+# signs on the road
 tuning:
-    accuracy_criterion:
-      - relative: 0.01
-    timeout: 0
-    random_seed: 9527
+  random_seed: 42
+  timeout: 900
+  accuracy_criterion:
+    - relative: 3%
+device: cpu
+framework:
+- name: pytorch
 """
 
-LPOT_SEED = """\
-model: 
-  name: bert
-  framework: tensorflow
-  inputs: input_file, batch_size
-  outputs: IteratorGetNext:3, unstack:0, unstack:1
-
-quantization:            
-  calibration:
-    sampling_size: 500
-  model_wise:
-    weight:
-      granularity: per_channel
-  op_wise: {
-             'MatMul': {
-               'activation':  {'dtype': ['fp32']},
-               'weight':  {'dtype': ['fp32']},
-             }
-           }
+LPOT_FILE = """\
+# a detector whose heads stay as they are
 tuning:
-  accuracy_criterion:
-    relative:  0.01   
-  exit_policy:
-    timeout: 0       
-    max_trials: 100 
-  random_seed: 9527
-
-"""  # noqa: W291  # the blanks at line ends are printed in the document too
+  random_seed: 31
+  exit_policy: {max_trials: 25, timeout: 1800}
+  accuracy_criterion: {relative: 0.005}
+quantization:
+  op_wise: {
+    "heads/.*": {"weight": {"dtype": [fp32]}, "activation": {"dtype": [fp32]}},
+  }
+  model_wise: {weight: {granularity: per_tensor}}
+  calibration:
+    sampling_size: 64
+model:
+  framework: tensorflow
+  name: detector
+  inputs: image, threshold
+  outputs: boxes:0, scores:0, classes:1
+"""
 
 FP32 = OpOptions(weight=TensorOptions(dtype=("fp32",)), activation=TensorOptions(dtype=("fp32", "uint8"), algorithm=("kl",)))
 OP = {"weight": {"dtype": ["fp32"]}, "activation": {"dtype": ["fp32", "uint8"], "algorithm": "kl"}}
@@ -94,7 +88,7 @@ ILIT_CASES: list[Case] = [
     ("tuning.accuracy_criterion.higher_is_better", False, "criterion.higher_is_better", False),
     ("tuning.objective", "footprint", "tuning.objective", "footprint"),
     ("tuning.timeout", 36000, "tuning.timeout", 36000),
-    ("tuning.random_seed", 9527, "tuning.random_seed", 9527),
+    ("tuning.random_seed", 13, "tuning.random_seed", 13),
     ("snapshot.path", "runs/a", "workspace.path", Path("runs/a")),
 ]
 
@@ -152,7 +146,7 @@ LPOT_CASES: list[Case] = [
     ("tuning.exit_policy.timeout", 60, "tuning.timeout", 60),
     ("tuning.exit_policy.max_trials", 7, "tuning.max_trials", 7),
     ("tuning.exit_policy.performance_only", True, "tuning.performance_only", True),
-    ("tuning.random_seed", 9527, "tuning.random_seed", 9527),
+    ("tuning.random_seed", 13, "tuning.random_seed", 13),
     ("tuning.tensorboard", True, "tuning.tensorboard", True),
     ("tuning.workspace.path", "runs", "workspace.path", Path("runs")),
     ("tuning.workspace.resume", True, "workspace.resume", True),
@@ -211,43 +205,61 @@ def test_the_cases_above_leave_no_row_of_the_tables_out(dialect: Any, cases: lis
     assert {row.old for row in dialect.rows} == {old for old, *_ in cases}
 
 
-def test_seed_of_ilit() -> None:
-    config = parse_config(ILIT_SEED)
-    assert config == Config.build(
+def test_a_whole_file_of_ilit() -> None:
+    assert parse_config(ILIT_FILE) == Config.build(
         model={"framework": "pytorch"},
         calibration={"batches": 1},
         quantization={"approach": "static"},
-        criterion={"relative": 0.01},
-        tuning={"strategy": "basic", "timeout": 0, "random_seed": 9527},
+        criterion={"relative": 0.03},
+        tuning={"strategy": "basic", "timeout": 900, "random_seed": 42},
     )
 
 
-def test_seed_of_lpot() -> None:
-    config = parse_config(LPOT_SEED)
-    assert config == Config.build(
+def test_a_whole_file_of_lpot() -> None:
+    assert parse_config(LPOT_FILE) == Config.build(
         model={
-            "name": "bert",
+            "name": "detector",
             "framework": "tensorflow",
-            "inputs": ["input_file", "batch_size"],
-            "outputs": ["IteratorGetNext:3", "unstack:0", "unstack:1"],
+            "inputs": ["image", "threshold"],
+            "outputs": ["boxes:0", "scores:0", "classes:1"],
         },
-        calibration={"samples": 500},
+        calibration={"samples": 64},
         quantization={
             "approach": "static",
-            "weight": {"granularity": "per_channel"},
-            "ops": {"MatMul": {"activation": {"dtype": "fp32"}, "weight": {"dtype": "fp32"}}},
+            "weight": {"granularity": "per_tensor"},
+            "ops": {"heads/.*": {"activation": {"dtype": "fp32"}, "weight": {"dtype": "fp32"}}},
         },
-        criterion={"relative": 0.01},
-        tuning={"strategy": "basic", "timeout": 0, "max_trials": 100, "random_seed": 9527},
+        criterion={"relative": 0.005},
+        tuning={"strategy": "basic", "timeout": 1800, "max_trials": 25, "random_seed": 31},
     )
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize(("document", "copy"), [("ilit-pytorch-bert.md", ILIT_SEED), ("lpot-tensorflow-bert.md", LPOT_SEED)])
-def test_seeds_are_tested_as_printed(shared: Path, document: str, copy: str) -> None:
-    blocks = (shared / "seeds" / document).read_text(encoding="utf-8").split("```")[1::2]
-    printed = [block.split("\n", 1)[1] for block in blocks]
-    assert copy in printed
+def test_the_file_in_the_document_of_ilit(shared: Path) -> None:
+    text = block(shared / "seeds" / ILIT_DOCUMENT, "accuracy_criterion")
+    written = yaml.safe_load(text)
+    [framework], [criterion] = written["framework"], written["tuning"]["accuracy_criterion"]
+    assert parse_config(text) == Config.build(
+        model={"framework": framework["name"]},
+        calibration={"batches": 1},
+        quantization={"approach": "static"},
+        criterion=criterion,
+        tuning={"strategy": "basic", **{key: written["tuning"][key] for key in ("timeout", "random_seed")}},
+    )
+
+
+@pytest.mark.shared
+def test_the_file_in_the_document_of_lpot(shared: Path) -> None:
+    text = block(shared / "seeds" / LPOT_DOCUMENT, "accuracy_criterion")
+    written = yaml.safe_load(text)
+    model, quantization, tuning = written["model"], written["quantization"], written["tuning"]
+    assert parse_config(text) == Config.build(
+        model={**model, **{key: model[key].split(", ") for key in ("inputs", "outputs")}},
+        calibration={"samples": quantization["calibration"]["sampling_size"]},
+        quantization={"approach": "static", **quantization["model_wise"], "ops": quantization["op_wise"]},
+        criterion=tuning["accuracy_criterion"],
+        tuning={"strategy": "basic", **tuning["exit_policy"], "random_seed": tuning["random_seed"]},
+    )
 
 
 def test_ilit_defaults() -> None:
@@ -291,8 +303,6 @@ def test_lpot_defaults() -> None:
     ],
 )
 def test_detection(text: str, dialect: str) -> None:
-    import yaml
-
     assert detect_dialect(yaml.safe_load(text)) == dialect
 
 
@@ -414,7 +424,7 @@ def test_resume_from_another_folder_than_the_workspace() -> None:
 
 def test_a_key_of_another_dialect_is_told_apart_from_a_typo() -> None:
     with pytest.raises(ConfigError) as caught:
-        parse_config(LPOT_SEED + "criterion:\n  relative: 1%\n")
+        parse_config(LPOT_FILE + "criterion:\n  relative: 1%\n")
     assert "criterion is not a known key. It is a key of Octune's own dialect, but 'quantization.calibration'" in str(caught.value)
 
 

@@ -1,4 +1,4 @@
-"""Timing of ops: once for equal kernels, in rounds, and with doubts where int8 seems slower."""
+"""Timing of ops: once for equal kernels, in rounds, and with doubts where int8 seems slower or the machine is busy."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 
 from octune.calibration import Observer, Ranges
 from octune.cost import cache, table
-from octune.cost.table import DOUBTS, ROUNDS, measure_ops
-from octune.plan import Op, Scheme
+from octune.cost.table import DOUBTS, ROUNDS, SLACK, ceiling, measure_ops
+from octune.plan import Op, Plan, Scheme
 from octune.repair import BIAS, SMOOTH
 
 INT8, MSE, FP32 = Scheme.int8(), Scheme.int8(range_method="mse"), Scheme.fp32()
@@ -78,6 +78,31 @@ def test_that_int8_is_slower_must_show_again() -> None:
     watch = Stopwatch({INT8: [9.0], FP32: [3.0]})
     assert measure_ops(watch, [Op("a", "linear", (INT8, FP32))], ranges("a"))["a", INT8] == 9.0  # type: ignore[arg-type]
     assert watch.asked["a", INT8] == 1 + ROUNDS + DOUBTS
+
+
+class Noise:
+    """A load that is what it is said to be, one measurement after the other."""
+
+    def __init__(self, *busy: bool) -> None:
+        self._next = iter(busy)
+
+    def __call__(self) -> Noise:
+        return self
+
+    def __enter__(self) -> Noise:
+        self.busy = next(self._next)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+
+def test_on_a_busy_machine_there_are_more_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "Load", Noise(True, False))
+    watch = Stopwatch({INT8: [9.0] * ROUNDS + [1.0], FP32: [9.5] * ROUNDS + [3.0]})
+    values = measure_ops(watch, [Op("a", "linear", (INT8, FP32))], ranges("a"))  # type: ignore[arg-type]
+    assert values == {("a", INT8): 1.0, ("a", FP32): 3.0}
+    assert watch.asked["a", INT8] == 1 + 2 * ROUNDS
 
 
 def test_many_ops_are_timed_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,6 +179,18 @@ def test_what_was_surprising_is_believed_for_an_hour(cached: Path, monkeypatch: 
     assert timed(Stopwatch({INT8: [1.0], FP32: [3.0]}))["a", INT8] == 1.0
 
 
+@pytest.mark.parametrize(("busy", "kept"), [((True, True), False), ((True, False), True), ((False,), True)])
+def test_what_was_timed_on_a_busy_machine_is_believed_for_an_hour(
+    cached: Path, monkeypatch: pytest.MonkeyPatch, busy: tuple[bool, ...], kept: bool
+) -> None:
+    monkeypatch.setattr(table, "Load", Noise(*busy, False))
+    first = timed(Stopwatch({INT8: [1.0], FP32: [3.0]}))
+    later(monkeypatch, 0.9)
+    assert timed(Stopwatch({INT8: [2.0], FP32: [3.0]})) == first
+    later(monkeypatch, 0.2)
+    assert timed(Stopwatch({INT8: [2.0], FP32: [3.0]}))["a", INT8] == (1.0 if kept else 2.0)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"conditions": {}}', '{"conditions": {}, "milliseconds": {"a": 1}}'])
 def test_a_damaged_file_is_as_good_as_none(cached: Path, text: str) -> None:
     timed(Stopwatch({INT8: [1.0], FP32: [3.0]}))
@@ -176,3 +213,33 @@ def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path: Path, monkeypat
     monkeypatch.setenv("OCTUNE_CACHE", str(tmp_path / "file"))
     monkeypatch.delenv("OCTUNE_COST_CACHE")
     assert timed(Stopwatch({INT8: [1.0], FP32: [3.0]}))["a", INT8] == 1.0
+
+
+# -- what a whole plan can gain ---------------------------------------------------------------------------------------
+
+COSTS = {("a", INT8): 1.0, ("a", FP32): 4.0, ("b", INT8): 5.0, ("b", FP32): 4.0, ("c", FP32): 2.0}
+
+
+@pytest.mark.parametrize(
+    ("plan", "gain"),
+    [
+        ({}, 1.0),
+        ({"a": FP32}, 1.0),
+        ({"a": INT8}, 10.0 / 7.0),
+        ({"a": INT8, "b": INT8}, 10.0 / 7.0),  # what costs time gains none
+        ({"b": INT8}, 1.0),
+    ],
+)
+def test_a_plan_gains_no_more_than_its_ops(plan: dict[str, Scheme], gain: float) -> None:
+    assert ceiling(Plan(plan), COSTS) == pytest.approx(SLACK * gain)
+
+
+def test_one_op_of_many_cannot_make_a_model_many_times_faster() -> None:
+    costs = {(f"op{number}", scheme): ms for number in range(53) for scheme, ms in ((INT8, 0.1), (FP32, 1.0))}
+    assert ceiling(Plan({"op0": INT8}), costs) < 1.1 * SLACK
+    assert ceiling(Plan({f"op{number}": INT8 for number in range(53)}), costs) == pytest.approx(10.0 * SLACK)
+
+
+def test_without_the_costs_there_is_no_ceiling() -> None:
+    assert ceiling(Plan({"a": INT8}), {}) == math.inf
+    assert ceiling(Plan({"c": INT8}), COSTS) == math.inf

@@ -22,12 +22,12 @@ pytestmark = pytest.mark.slow
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache with the real encoder and reviews, but without a head."""
     try:
-        encoder = sentiment.encoder_folder()
+        sentiment.encoder_folder()
         sentiment.load_snippets()
     except DownloadError as error:
         pytest.skip(f"needs the demo's wheels from PyPI: {error}")
     (tmp_path / "demo").mkdir()
-    for folder in (encoder.parent, sentiment._cached(sentiment.REVIEWS_WHEEL, "")):
+    for folder in (sentiment.ENCODER.folder, sentiment.REVIEWS.folder):
         (tmp_path / "demo" / folder.name).symlink_to(folder, target_is_directory=True)
     monkeypatch.setenv("OCTUNE_CACHE", str(tmp_path))
     return tmp_path

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octune.demo import sentiment
-from octune.demo.fetch import cache_folder
 from octune.demo.sentiment import SnippetBatches, load_snippets, parse_snippets, split_snippets
 from octune.errors import DataError, DownloadError
+from octune.folders import cache_folder
 
 HEADER = "id\tsentiment\ttext"
 SNIPPETS = st.lists(st.tuples(st.text("abcd .,!AB", min_size=1, max_size=8), st.integers(0, 1)), max_size=60)

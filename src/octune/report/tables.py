@@ -35,7 +35,7 @@ def result_table(result: Result, saved_to: str | None = None) -> RenderableType:
         elif flattery(result):
             table.add_row("caution", "", f"best of {result.rivals} trials on the same data")
     table.add_row("latency, median", _ms(baseline.latency_ms), _ms(best.latency_ms))
-    table.add_row("speed-up, measured in turns", "1.00x", f"{best.speedup:.2f}x" if best.speedup else "-")
+    table.add_row("speed-up, measured in turns", "1.00x", "-" if best.speed is None else str(best.speed))
     table.add_row("weights", megabytes(baseline.size), megabytes(best.size))
     counts = ", ".join(f"{count} {dtype}" for dtype, count in sorted(result.plan.counts().items(), reverse=True))
     table.add_row("ops", f"{len(result.plan)} fp32", counts)

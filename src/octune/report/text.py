@@ -57,8 +57,8 @@ def story(result: Result) -> str:
             lines.append(f"  certified {result.certified} (on data that the search never saw)")
         elif flattery(result):
             lines.append(f"  caution   {flattery(result)}")
-    if best.speedup is not None and best.latency_ms is not None:
-        lines.append(f"  latency   {best.latency_ms:.2f} ms, {best.speedup:.2f}x as fast as fp32 ({best.form})")
+    if best.speed is not None and best.latency_ms is not None:
+        lines.append(f"  latency   {best.latency_ms:.2f} ms, {best.speed} as fast as fp32 ({best.form})")
     lines.append(f"  size      {megabytes(baseline.size)} -> {megabytes(best.size)}")
     counts = ", ".join(f"{count} {dtype}" for dtype, count in sorted(result.plan.counts().items(), reverse=True))
     lines.append(f"  plan      {counts} ({result.plan.digest[:8]})")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -11,15 +10,18 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import octune.backends.tensorflow.support as module
 from octune.backends.tensorflow.formula import activation_of, regions
 from octune.backends.tensorflow.graph import FrozenGraph, Graph, attribute, weight_bytes
 from octune.backends.tensorflow.ranges import Range
 from octune.backends.tensorflow.rewrite import Rewriter
 from octune.backends.tensorflow.support import support
 from octune.backends.tensorflow.verify import check, needed
-from octune.backends.tensorflow.weights import Weights
-from octune.machine import probe_machine
-from octune.plan import Scheme
+from octune.backends.tensorflow.weights import Int8Weight, Weights
+from octune.int8 import Limit, limit_for
+from octune.machine import Machine, pretending
+from octune.plan import Plan, Scheme
+from tests.machines import AMX, AVX2, VNNI
 
 from .graphs import bert, bert_feed, calibrated, dense, everything, frozen, google_gelu, normal, run, v1, weight
 
@@ -89,20 +91,47 @@ def test_asking_for_an_attribute_does_not_make_one() -> None:
     assert "transpose_b" not in node.attr
 
 
-def test_without_vnni_there_is_no_int8_and_the_reason_is_told() -> None:
-    old = dataclasses.replace(probe_machine(), features=("avx2",), cpu="Some Old CPU")
-    able = support(old)
-    assert "Some Old CPU" in able.why
-    ops = Rewriter(bert(), able).ops()
-    assert all(op.schemes == (Scheme.fp32(),) for op in ops)
-    assert all("dot product" in op.note for op in ops)
-    half = Rewriter(bert(), support(dataclasses.replace(old, features=("avx512f", "avx512_bf16")))).ops()
-    assert all(op.schemes == (Scheme.bf16(), Scheme.fp32()) for op in half)
-
-
-def test_this_tensorflow_has_what_it_takes() -> None:
-    able = support(dataclasses.replace(probe_machine(), features=("avx512_vnni",)))
+@pytest.mark.parametrize("machine", [AVX2, VNNI, AMX], ids=lambda machine: machine.generation)
+def test_int8_is_offered_on_every_cpu_and_bf16_where_it_is_computed(machine: Machine) -> None:
+    with pretending(machine):
+        able, ops = support(), Rewriter(bert()).ops()
     assert (able.matmul, able.conv, able.layernorm, able.why) == (True, True, True, "")
+    assert all(op.can("int8") for op in ops)
+    assert all(op.can("bf16") == (machine is AMX) for op in ops)
+
+
+def test_a_tensorflow_without_int8_ops_says_so_and_offers_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_has", lambda op: "Quantized" not in op)
+    able = support(AMX)
+    assert "has no _QuantizedMatMul" in able.why
+    ops = Rewriter(bert(), able).ops()
+    assert all(op.schemes == (Scheme.bf16(), Scheme.fp32()) for op in ops)
+    assert all("_QuantizedMatMul" in op.note for op in ops)
+
+
+def test_a_graph_for_a_newer_cpu_can_be_made_on_any() -> None:
+    """Made and not run: this CPU need not have what the nodes ask for."""
+
+    def build() -> dict[str, tf.Tensor]:
+        x = v1.placeholder(tf.float32, [None, 8, 8, 4], "x")
+        y = tf.nn.relu(tf.nn.conv2d(x, weight(normal(3, 3, 4, 16)), 1, "SAME", name="conv"))
+        return {"y": dense(tf.reduce_mean(y, [1, 2]), 8, "half"), "z": dense(tf.reduce_max(y, [1, 2]), 8, "whole")}
+
+    graph = frozen(build)
+    with pretending(AMX):
+        rewriter = Rewriter(graph, limit=limit_for(portable=False))
+    ranges = calibrated(rewriter, [{"x:0": normal(2, 8, 8, 4)}])
+    plan = Plan({"conv": Scheme.bf16(), "half/MatMul": Scheme.bf16(), "whole/MatMul": Scheme.int8()})
+    made = {node.name: node for node in rewriter.rewrite(plan, ranges).node}
+    halves = {node.op: node for node in made.values() if node.attr["T"].type == tf.bfloat16.as_datatype_enum}
+    assert set(halves) == {"Conv2D", "MatMul"}
+    for node in halves.values():
+        image, kernel = (made[name.partition(":")[0]] for name in node.input)
+        assert image.op == "Cast"
+        assert image.attr["DstT"].type == kernel.attr["dtype"].type == tf.bfloat16.as_datatype_enum
+    (product,) = [node for node in made.values() if node.op == "_QuantizedMatMul"]
+    assert (product.attr["T1"].type, product.attr["T2"].type) == (tf.quint8.as_datatype_enum, tf.qint8.as_datatype_enum)
+    assert np.abs(tf.make_ndarray(made[product.input[1]].attr["value"].tensor).astype(int)).max() == 127
 
 
 def test_a_wrong_kernel_is_told_with_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,9 +175,14 @@ def test_bytes_are_those_of_the_constants() -> None:
 def test_int8_weights_are_made_once_and_the_oldest_go_first() -> None:
     rewriter = Rewriter(bert())
     sites = list(rewriter._finder.sites.values())[:3]
-    roomy, narrow = Weights(rewriter._graph), Weights(rewriter._graph, limit=2 * 64 * 64)
-    assert roomy.int8(sites[0], "per_channel") is roomy.int8(sites[0], "per_channel")
-    first = narrow.int8(sites[0], "per_channel")
-    assert narrow.int8(sites[1], "per_channel") is narrow.int8(sites[1], "per_channel")
-    narrow.int8(sites[2], "per_channel")
-    assert narrow.int8(sites[0], "per_channel") is not first
+    roomy, narrow = Weights(rewriter._graph, Limit.PAIRS), Weights(rewriter._graph, Limit.PAIRS, room=2 * 64 * 64)
+
+    def made(cache: Weights, number: int, *, signed: bool = False) -> Int8Weight:
+        return cache.int8(sites[number], "per_channel", signed=signed)
+
+    assert made(roomy, 0) is made(roomy, 0)
+    assert made(roomy, 0) is not made(roomy, 0, signed=True)
+    first = made(narrow, 0)
+    assert made(narrow, 1) is made(narrow, 1)
+    made(narrow, 2)
+    assert made(narrow, 0) is not first

@@ -18,6 +18,7 @@ from octune.calibration import Ranges, collect
 from octune.plan import Plan, Scheme
 from octune.repair import BIAS, SMOOTH
 from octune.sensitivity import probe
+from tests.machines import runnable
 
 from . import cnns
 from .graphs import Array, calibrated, error, frozen, normal, op_types, run, v1, weight
@@ -101,12 +102,11 @@ def test_what_a_relu6_gives_is_not_folded() -> None:
 
 
 @pytest.mark.parametrize("smoothed", ["a", "b", "c", "ab", "bc"])
-def test_any_part_of_a_chain_can_be_smoothed(smoothed: str) -> None:
-    rest = [name for name in "abc" if name not in smoothed]
-    for other in (PLAIN, Scheme.fp32(), Scheme.bf16()):
-        plan = Plan({**dict.fromkeys(smoothed, SMOOTHED), **dict.fromkeys(rest, other)})
-        _, off = rewritten(chain(factor=4.0), Plan({name: scheme for name, scheme in plan.items() if scheme.dtype != "fp32"}))
-        assert off < 0.06
+@pytest.mark.parametrize("other", runnable([PLAIN, Scheme.fp32(), Scheme.bf16()]))
+def test_any_part_of_a_chain_can_be_smoothed(smoothed: str, other: Scheme) -> None:
+    plan = everywhere(SMOOTHED, smoothed) if other.dtype == "fp32" else everywhere(other).with_(everywhere(SMOOTHED, smoothed))
+    _, off = rewritten(chain(factor=4.0), plan)
+    assert off < 0.06
 
 
 def test_readers_of_one_tensor_are_smoothed_together() -> None:
@@ -216,9 +216,10 @@ def test_who_reads_outlier_channels_is_blamed_and_not_who_makes_them() -> None:
         assert found[name, BOTH] < 0.05 * found[name, PLAIN]
 
 
-def test_harm_of_convolutions_agrees_with_quantizing_them() -> None:
+@pytest.mark.parametrize("scheme", runnable([PLAIN, Scheme.int8(range_method="mse"), SMOOTHED, Scheme.bf16()]))
+def test_harm_of_convolutions_agrees_with_quantizing_them(scheme: Scheme) -> None:
     backend, ranges, inputs = opened(chain(factor=1.0))
-    candidates = {name: [PLAIN, Scheme.int8(range_method="mse"), SMOOTHED, Scheme.bf16()] for name in "abc"}
+    candidates = {name: [scheme] for name in "abc"}
     quick, slow = backend.damage(candidates, ranges, inputs), probe(backend, candidates, ranges, inputs)
     assert set(quick) == set(slow)
     for key, value in slow.items():

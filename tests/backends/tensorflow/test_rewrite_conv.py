@@ -9,6 +9,7 @@ import tensorflow as tf
 from octune.backends.tensorflow.rewrite import Rewriter
 from octune.backends.tensorflow.verify import check, needed
 from octune.plan import Plan, Scheme
+from tests.machines import runnable
 
 from .graphs import Array, calibrated, error, everything, frozen, normal, op_types, run, v1, weight
 
@@ -62,7 +63,7 @@ def compare(build, scheme: Scheme = STATIC, shape: tuple[int, ...] = (3, 12, 12,
 
 
 @pytest.mark.parametrize("norm", [None, fused_norm, spelled_norm])
-@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+@pytest.mark.parametrize("scheme", runnable(SCHEMES))
 def test_conv_norm_relu(norm, scheme: Scheme) -> None:  # type: ignore[no-untyped-def]
     def build() -> dict[str, tf.Tensor]:
         y = conv(images(), 16, stride=2)
@@ -139,7 +140,8 @@ def test_a_tensor_that_somebody_reads_after_the_sum_is_not_summed_into() -> None
     assert not any(b"Sum" in node.attr["fused_ops"].list.s for node in made.node)
 
 
-def test_mixed_plans() -> None:
+@pytest.mark.parametrize("other", runnable([Scheme.int8(granularity="per_tensor"), Scheme.bf16()]))
+def test_mixed_plans(other: Scheme) -> None:
     def build() -> dict[str, tf.Tensor]:
         x = images()
         for index in range(4):
@@ -150,7 +152,7 @@ def test_mixed_plans() -> None:
     rewriter = Rewriter(graph)
     ranges = calibrated(rewriter, [feed])
     wanted = run(graph.graph_def, "y:0", feed)
-    choices = [STATIC, Scheme.fp32(), Scheme.bf16(), Scheme.int8("static", range_method="percentile")]
+    choices = [STATIC, Scheme.fp32(), other, Scheme.int8("static", range_method="percentile")]
     for shift in range(4):
         plan = Plan({f"conv_{index}": choices[(index + shift) % 4] for index in range(4)})
         assert error(run(rewriter.rewrite(plan, ranges), "y:0", feed), wanted) < 0.05
@@ -170,7 +172,7 @@ def test_what_has_no_kernel_is_left_alone_with_a_reason() -> None:
     assert "not a constant" in notes["varying"]
 
 
-@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+@pytest.mark.parametrize("scheme", runnable(SCHEMES))
 def test_alone(scheme: Scheme) -> None:
     def build() -> dict[str, tf.Tensor]:
         y = tf.nn.relu(fused_norm(conv(images(), 16, stride=2)))

@@ -14,9 +14,11 @@ from octune.backends import Settings, backend_for
 from octune.backends.torch import TorchBackend
 from octune.backends.torch.layers import Layer
 from octune.errors import DataError, ModelError
+from octune.machine import Machine, pretending
 from octune.plan import Plan, Scheme
 from tests.backends.contract import calibrated, int8_plan
 from tests.backends.torch.models import image_batches, small_cnn, tiny_bert, token_batches
+from tests.machines import AMX, AVX2, VNNI, runnable
 
 
 def open_backend(model: nn.Module) -> TorchBackend:
@@ -227,12 +229,35 @@ def test_odd_inputs_of_an_int8_linear(mode: Any) -> None:
         assert model(torch.full((2, 16), float("nan"))).isnan().all()
 
 
-def test_evaluation_code_that_writes_into_weights_does_not_reach_the_reference() -> None:
+@pytest.mark.parametrize("scheme", runnable([Scheme.int8("dynamic"), Scheme.bf16()]))
+def test_evaluation_code_that_writes_into_weights_does_not_reach_the_reference(scheme: Scheme) -> None:
     backend = open_backend(tiny_bert())
     ranges = calibrated(backend, token_batches(1))
     before = backend.fingerprint()
-    for model in (backend.baseline, backend.apply(Plan({"classifier": Scheme.bf16()}), ranges)):
+    for model in (backend.baseline, backend.apply(Plan({"classifier": scheme}), ranges)):
         for tensor in (*model.parameters(), *model.buffers()):
             if tensor.is_floating_point():
                 tensor.data.zero_()
     assert backend.fingerprint() == before
+
+
+@pytest.mark.parametrize("machine", [AVX2, VNNI, AMX], ids=lambda machine: machine.generation)
+def test_int8_is_offered_on_every_cpu_and_bf16_where_it_is_computed(machine: Machine) -> None:
+    with pretending(machine):
+        ops = [op for op in open_backend(tiny_bert()).ops() if len(op.schemes) > 1]
+    assert ops
+    assert all(op.can("int8") for op in ops)
+    assert all(op.can("bf16") == (machine is AMX) for op in ops)
+
+
+def test_layers_for_a_newer_cpu_can_be_made_on_any() -> None:
+    """Made and not run: this CPU need not have what they ask for."""
+    with pretending(AMX):
+        backend = open_backend(tiny_bert())
+    names = {"classifier": "bf16_linear", "bert.embeddings.word_embeddings": "bf16_embedding"}
+    made = backend.apply(Plan(dict.fromkeys(names, Scheme.bf16())), calibrated(backend, token_batches(1)))
+    for name, kind in names.items():
+        layer = made.get_submodule(name)
+        assert isinstance(layer, Layer)
+        assert layer.kind == kind
+        assert layer.get_buffer("weight").dtype is torch.bfloat16

@@ -18,6 +18,7 @@ from octune.backends.torch.geometry import geometry_of, same_padding
 from octune.backends.torch.layers import Layer
 from octune.plan import Plan, Scheme
 from tests.backends.contract import calibrated
+from tests.machines import runnable
 
 
 class PadsAsTensorFlow(nn.Conv2d):
@@ -126,7 +127,7 @@ def net() -> nn.Module:
     return nn.Sequential(first, norm, nn.ReLU(), second, nn.ReLU(), last, nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
 
 
-@pytest.mark.parametrize("scheme", [Scheme.int8("static"), Scheme.bf16()], ids=str)
+@pytest.mark.parametrize("scheme", runnable([Scheme.int8("static"), Scheme.bf16()]))
 @pytest.mark.parametrize("size", [16, 21], ids=["as calibrated", "another size"])
 def test_int8_and_bf16_give_what_fp32_gives(scheme: Scheme, size: int) -> None:
     backend = TorchBackend(net(), Settings())

@@ -25,8 +25,9 @@ import torch
 from torch import nn
 
 from octune.backends.torch.batches import Call
-from octune.backends.torch.layers import Int8Conv2d, to_uint8
+from octune.backends.torch.layers import Int8Conv2d
 from octune.backends.torch.lowering import fill_empty_arguments, fold_packing, lower, quantize_as_layers_do
+from octune.backends.torch.quantize import to_uint8
 from octune.errors import ArtifactError, UnsupportedError, summary
 from octune.int8 import Int8Weight, limited_again
 from octune.machine import probe_machine

@@ -11,31 +11,26 @@ modules do, because models call them by that name.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.ao.quantization.fx import _decomposed  # noqa: F401  registers torch.ops.quantized_decomposed
 
 from octune.backends.torch.geometry import SAME, geometry_of, same_padding
+from octune.backends.torch.quantize import decomposed, grid, quantize, to_uint8
 from octune.calibration import TensorStats, affine_uint8, choose_range
 from octune.errors import PlanError
 from octune.int8 import Int8Weight, Limit, limited_again, quantize_weight
 from octune.plan import Scheme
 from octune.repair import BIAS, SMOOTH, bias_correction, smoothing
 
-__all__ = ["LAYERS", "Int8Conv2d", "Int8Weights", "Layer", "quantized_layer", "to_uint8"]
+__all__ = ["LAYERS", "Int8Conv2d", "Int8Weights", "Layer", "quantized_layer"]
 
-# Upstream means to remove the quantized tensor types one day; torch is pinned, and nothing else quantizes in one pass.
-warnings.filterwarnings("ignore", message="torch.quantize_per_tensor.*deprecated")
-
-# Any: the operators of these namespaces are made at run time, and typed as such they would give Any everywhere.
+# Any: the operators of this namespace are made at run time, and typed as such they would give Any everywhere.
 onednn: Any = torch.ops.onednn
-decomposed: Any = torch.ops.quantized_decomposed
 
 
 def _int8(weight: torch.Tensor, granularity: str | None, limit: Limit) -> tuple[torch.Tensor, torch.Tensor]:
@@ -51,13 +46,7 @@ def spread_over_inputs(numbers: torch.Tensor, weight: torch.Tensor) -> torch.Ten
     return numbers.reshape(groups, 1, inputs, *rest).expand(groups, weight.shape[0] // groups, inputs, *rest).reshape(-1, inputs, *rest)
 
 
-def to_uint8(x: torch.Tensor, scale: float | torch.Tensor, zero_point: int | torch.Tensor) -> torch.Tensor:
-    """Quantize; in eager mode through the one kernel that does it in a single pass, viewed as plain uint8."""
-    if torch.compiler.is_compiling():
-        q: torch.Tensor = decomposed.quantize_per_tensor.default(x, scale, zero_point, 0, 255, torch.uint8)
-        return q
-    q = torch.quantize_per_tensor(x, float(scale), int(zero_point), torch.quint8)
-    return torch.empty(0, dtype=torch.uint8).set_(q.untyped_storage(), 0, q.shape, q.stride())
+_NO_GRID = (torch.empty(0), 0.0)  # compiled code has the grid in its graph
 
 
 class Layer(nn.Module):
@@ -68,12 +57,13 @@ class Layer(nn.Module):
     def __init__(self, **settings: Any) -> None:
         super().__init__()
         self.settings = settings
-        self._packed: torch.Tensor | None = None
+        self._kernel: Kernel | None = None  # made when it is first needed
 
     def set_tensors(self, **tensors: torch.Tensor | None) -> Layer:
         """Take the tensors as buffers. Returns itself."""
         for name, tensor in tensors.items():
             self.register_buffer(name, tensor.detach().clone().contiguous() if tensor is not None else None)
+        self._kernel = None
         return self
 
     def _apply(self, fn: Any, recurse: bool = True) -> Layer:
@@ -81,10 +71,21 @@ class Layer(nn.Module):
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_packed": None}
+        return {**self.__dict__, "_kernel": None}
 
     def extra_repr(self) -> str:
         return ", ".join(f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}" for key, value in self.settings.items())
+
+
+class Kernel(NamedTuple):
+    """What a kernel is called with besides its input. To look a tensor up in a module takes as long as a small kernel: it is done once."""
+
+    packed: torch.Tensor
+    weight_scale: torch.Tensor
+    zero_points: torch.Tensor
+    bias: torch.Tensor | None
+    smooth: torch.Tensor | None
+    grid: tuple[torch.Tensor, float]
 
 
 class Int8Weights(Layer):
@@ -113,7 +114,6 @@ class Int8Weights(Layer):
         """Make weights that use all 8 bits safe for a CPU that adds pairs of products in 16 bits."""
         made = limited_again(Int8Weight(self.weight_int8.numpy(), self.weight_scale.numpy()))
         self.set_tensors(weight_int8=torch.from_numpy(made.values), weight_scale=torch.from_numpy(made.scales))
-        self._packed = None
 
 
 class Int8Linear(Int8Weights):
@@ -136,25 +136,24 @@ class Int8Linear(Int8Weights):
     def out_features(self) -> int:
         return self.weight_int8.shape[0]
 
-    def _pack(self) -> torch.Tensor:
+    def _ready(self) -> Kernel:
         if torch.compiler.is_compiling():
-            packed: torch.Tensor = onednn.qlinear_prepack.default(self.weight_int8, None)
-            return packed
-        if self._packed is None:
-            self._packed = onednn.qlinear_prepack(self.weight_int8, None)
-            self._zeros = self._zero_points()
-        return self._packed
+            packed = onednn.qlinear_prepack.default(self.weight_int8, None)
+            return Kernel(packed, self.weight_scale, self._zero_points(), self.bias, self.smooth, _NO_GRID)
+        packed, points = onednn.qlinear_prepack(self.weight_int8, None), grid(self.scale, self.zero_point)
+        self._kernel = Kernel(packed, self.weight_scale, self._zero_points(), self.bias, self.smooth, points)
+        return self._kernel
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        compiling = torch.compiler.is_compiling()
+        kernel = self._ready() if compiling or self._kernel is None else self._kernel
         dtype = input.dtype
         x = input if dtype is torch.float32 else input.float()
-        if self.smooth is not None:
-            x = x * self.smooth
-        packed = self._pack()
-        zeros = self._zero_points() if torch.compiler.is_compiling() else self._zeros
-        q = to_uint8(x, self.scale, self.zero_point)
+        if kernel.smooth is not None:
+            x = x * kernel.smooth
+        q = to_uint8(x, self.scale, self.zero_point) if compiling else quantize(x, *kernel.grid)
         y: torch.Tensor = onednn.qlinear_pointwise.default(
-            q, self.scale, self.zero_point, packed, self.weight_scale, zeros, self.bias, 1.0, 0, torch.float32, "none", [], ""
+            q, self.scale, self.zero_point, *kernel[:4], 1.0, 0, torch.float32, "none", [], ""
         )
         return y if dtype is torch.float32 else y.to(dtype)
 
@@ -173,7 +172,7 @@ class Int8DynamicLinear(Int8Linear):
         x = input if dtype is torch.float32 else input.float()
         if not torch.compiler.is_compiling() and x.numel() == 0:
             return input.new_empty((*input.shape[:-1], self.out_features))
-        packed = self._pack()
+        kernel = self._ready() if torch.compiler.is_compiling() or self._kernel is None else self._kernel
         low, high = torch.aminmax(x)
         y: torch.Tensor
         if torch.compiler.is_compiling():
@@ -181,9 +180,7 @@ class Int8DynamicLinear(Int8Linear):
             scale = ((high - low) / 255.0).clamp(min=1e-12)
             zero_point = torch.round(-low / scale).to(torch.int32)
             q = decomposed.quantize_per_tensor.tensor(x, scale, zero_point, 0, 255, torch.uint8)
-            y = onednn.qlinear_pointwise.tensor(
-                q, scale, zero_point, packed, self.weight_scale, self._zero_points(), self.bias, 1.0, 0, torch.float32, "none", [], ""
-            )
+            y = onednn.qlinear_pointwise.tensor(q, scale, zero_point, *kernel[:4], 1.0, 0, torch.float32, "none", [], "")
         else:
             span, down = np.float32(max(high.item(), 0.0)) - np.float32(min(low.item(), 0.0)), np.float32(-min(low.item(), 0.0))
             if not np.isfinite(span):
@@ -191,9 +188,7 @@ class Int8DynamicLinear(Int8Linear):
             # In float32, like the exported form: an eager and a compiled model must not differ in the scale.
             scale_ = float(max(span / np.float32(255.0), np.float32(1e-12)))
             q = to_uint8(x, scale_, zero_point_ := int(np.round(down / np.float32(scale_))))
-            y = onednn.qlinear_pointwise.default(
-                q, scale_, zero_point_, packed, self.weight_scale, self._zeros, self.bias, 1.0, 0, torch.float32, "none", [], ""
-            )
+            y = onednn.qlinear_pointwise.default(q, scale_, zero_point_, *kernel[:4], 1.0, 0, torch.float32, "none", [], "")
         return y if dtype is torch.float32 else y.to(dtype)
 
 
@@ -222,7 +217,7 @@ class Int8Conv2d(Int8Weights):
         known = self.settings.get("output")
         return None if known is None else (float(known[0]), int(known[1]))
 
-    def _pack(self) -> torch.Tensor:
+    def _ready(self) -> Kernel:
         where = (self.stride, self.padding, self.dilation, self.groups)
         shape = self.settings.get("input_shape")
         if shape is not None:
@@ -232,12 +227,12 @@ class Int8Conv2d(Int8Weights):
             weight = self.weight_int8
             if self._single:
                 weight, shape = F.pad(weight, (0, 0, 0, 0, 0, 1)), shape and [shape[0], 2, *shape[2:]]
-            packed: torch.Tensor = onednn.qconv_prepack.default(weight, self.weight_scale, self.scale, self.zero_point, *where, shape)
-            return packed
-        if self._packed is None:
-            self._packed = onednn.qconv_prepack(self.weight_int8, self.weight_scale, self.scale, self.zero_point, *where, shape)
-            self._zeros = self._zero_points()
-        return self._packed
+            packed = onednn.qconv_prepack.default(weight, self.weight_scale, self.scale, self.zero_point, *where, shape)
+            return Kernel(packed, self.weight_scale, self._zero_points(), self.bias, self.smooth, _NO_GRID)
+        packed = onednn.qconv_prepack(self.weight_int8, self.weight_scale, self.scale, self.zero_point, *where, shape)
+        points = grid(self.scale, self.zero_point)
+        self._kernel = Kernel(packed, self.weight_scale, self._zero_points(), self.bias, self.smooth, points)
+        return self._kernel
 
     @property
     def _single(self) -> bool:
@@ -246,21 +241,22 @@ class Int8Conv2d(Int8Weights):
         return self.weight_int8.shape[1] * self.groups == 1
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        packed = self._pack()
-        zeros = self._zero_points() if torch.compiler.is_compiling() else self._zeros
+        compiling = torch.compiler.is_compiling()
+        kernel = self._ready() if compiling or self._kernel is None else self._kernel
         squeezed = input.ndim == 3
         # A cast that changes nothing still is a node of an exported graph, and keeps the compiler from fusing across it.
         x = input if input.dtype is torch.float32 else input.float()
         x = x.unsqueeze(0) if squeezed else x
-        if self.smooth is not None:
-            x = x * self.smooth.reshape(-1, 1, 1)
-        if self._single and torch.compiler.is_compiling():
+        if kernel.smooth is not None:
+            x = x * kernel.smooth.reshape(-1, 1, 1)
+        if compiling and self._single:
             x = F.pad(x, (0, 0, 0, 0, 0, 1))
-        q = to_uint8(x.contiguous(memory_format=torch.channels_last), self.scale, self.zero_point)
+        x = x.contiguous(memory_format=torch.channels_last)
+        q = to_uint8(x, self.scale, self.zero_point) if compiling else quantize(x, *kernel.grid)
         if "pads" in self.settings:  # behind the quantize: a quarter of the bytes
             q = F.pad(q, _pads(self.settings, self.weight_int8, x.shape), value=self.zero_point)
         y: torch.Tensor = onednn.qconv_pointwise.default(
-            q, self.scale, self.zero_point, packed, self.weight_scale, zeros, self.bias,
+            q, self.scale, self.zero_point, *kernel[:4],
             self.stride, self.padding, self.dilation, self.groups, 1.0, 0, torch.float32, "none", [], "",
         )  # fmt: skip
         return y.squeeze(0) if squeezed else y

@@ -220,7 +220,7 @@ def fold_packing(module: nn.Module) -> None:
 
 
 def quantize_as_layers_do(module: nn.Module, quantize: Callable[..., torch.Tensor]) -> None:
-    """Run an exported graph on the kernel that eager layers quantize with: theirs and the reference one round ties differently."""
+    """Let an exported graph quantize as eager layers do: they round after the zero point is added, the reference op before."""
     if not isinstance(module, GraphModule):
         return
     targets = (decomposed.quantize_per_tensor.default, decomposed.quantize_per_tensor.tensor)

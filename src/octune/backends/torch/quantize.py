@@ -1,0 +1,63 @@
+"""Activations in uint8, as the int8 kernels read them.
+
+    q = to_uint8(x, scale, zero_point)     # x / scale + zero_point, rounded to even, from 0 to 255
+
+The one kernel of PyTorch that does this in a single pass belongs to the quantized tensor types, which are on their way out. What is here
+takes four passes of plain arithmetic and gives the same bits.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch.ao.quantization.fx import _decomposed  # noqa: F401  registers torch.ops.quantized_decomposed
+
+__all__ = ["decomposed", "grid", "quantize", "to_uint8"]
+
+# Any: the operators of this namespace are made at run time, and typed as such they would give Any everywhere.
+decomposed: Any = torch.ops.quantized_decomposed
+
+# Floats of this size are integers apart, so that adding it rounds to the nearest, ties to even, and leaves the integer in the lowest bits.
+_ROUNDER = torch.tensor(1.5 * 2**23, dtype=torch.float32, device="cpu")
+# Elements at a time: a large activation need not become another one four times its size, whose fresh memory costs more than the arithmetic.
+_PIECE = 1 << 19
+
+
+def to_uint8(x: torch.Tensor, scale: float | torch.Tensor, zero_point: int | torch.Tensor) -> torch.Tensor:
+    """Quantize a float32 tensor; the result lies in memory as it does, plain or with channels last."""
+    if torch.compiler.is_compiling():
+        exported: torch.Tensor = decomposed.quantize_per_tensor.default(x, scale, zero_point, 0, 255, torch.uint8)
+        return exported
+    return quantize(x, *grid(float(scale), int(zero_point)))
+
+
+def quantize(x: torch.Tensor, offset: torch.Tensor, multiplier: float) -> torch.Tensor:
+    """The same in eager mode, on a :func:`grid` that is known already."""
+    if not x.is_contiguous() and not x.is_contiguous(memory_format=torch.channels_last):
+        x = x.contiguous()
+    if x.numel() <= _PIECE:
+        return _rounded(x, offset, multiplier).byte()
+    q = torch.empty_like(x, dtype=torch.uint8)
+    for piece, place in zip(torch.split(_flat(x), _PIECE), torch.split(_flat(q), _PIECE), strict=True):
+        place.copy_(_rounded(piece, offset, multiplier))
+    return q
+
+
+def _rounded(x: torch.Tensor, offset: torch.Tensor, multiplier: float) -> torch.Tensor:
+    """Integers whose lowest byte is the quantized value."""
+    # One multiply-add, not two steps: with a rounding in between, values near a tie would come out differently.
+    return torch.add(offset, x, alpha=multiplier).clamp_(0, 255).add_(_ROUNDER).view(torch.int32)
+
+
+def _flat(x: torch.Tensor) -> torch.Tensor:
+    """The elements in the order of memory."""
+    return x.as_strided((x.numel(),), (1,))
+
+
+@lru_cache(maxsize=1024)
+def grid(scale: float, zero_point: int) -> tuple[torch.Tensor, float]:
+    """What is added and what is multiplied with. The inverse is one of float32, as in the kernels."""
+    return torch.full_like(_ROUNDER, zero_point), float(np.float32(1) / np.float32(scale))
