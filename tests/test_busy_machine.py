@@ -1,4 +1,4 @@
-"""A run beside processes that want every core: the same winner as without them, or an honest word that speeds cannot be compared."""
+"""A run beside processes that want every core: an honest word that speeds cannot be compared, and nothing that a run alone refutes."""
 
 from __future__ import annotations
 
@@ -42,13 +42,11 @@ def tune() -> octune.Result:
 
 
 @pytest.mark.slow
-def test_a_busy_machine_gives_the_same_winner_or_says_that_it_is_too_busy() -> None:
+def test_a_machine_that_is_too_busy_to_compare_speeds_is_said_to_be_so() -> None:
     alone = tune()
     with spinning(len(os.sched_getaffinity(0))):
         crowded = tune()
-    same = crowded.best.form == alone.best.form and crowded.plan.names("int8") == alone.plan.names("int8")
-    assert same or any("too busy to compare speeds" in note for note in crowded.notes), f"{alone}\n{crowded}"
-    # Whatever won, what is said of a plan beside others does not contradict what is said of it alone.
+    assert any("too busy to compare speeds" in note for note in crowded.notes), str(crowded)
     for trial in crowded.trials:
         for other in alone.trials:
             if trial.plan == other.plan and trial.speed is not None and other.speed is not None:

@@ -103,7 +103,7 @@ def _price(job: Job, ops: Sequence[Op], ranges: Ranges) -> dict[tuple[str, Schem
 
 
 def _faster(trial: Trial) -> bool:
-    """Whether it is faster than fp32 for certain. Where others kept the machine too busy to tell, its ops were, so it may be, too."""
+    """Whether it is clearly faster than fp32. Where others kept the machine too busy to tell, what its ops cost alone has to do."""
     speed = trial.speed
     return speed is None or speed.beats(FP32) or (speed.disturbed and not FP32.beats(speed))
 
@@ -142,7 +142,7 @@ def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resu
     baseline = _in_turns(study.reference, [*study.trials, *([best] if best is not None else [])])
     if best is None and any(trial.passed for trial in study.trials):
         best, met = baseline, baseline.passed
-        gain = "faster for certain" if job.config.tuning.objective == "performance" else "smaller"
+        gain = "clearly faster" if job.config.tuning.objective == "performance" else "smaller"
         stopped = f"{stopped}; what met the criterion was not {gain} than fp32 here, so fp32 is handed back"
     elif best is None:
         met = False
@@ -153,13 +153,13 @@ def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resu
     if study.certifier is not None and met and best is not baseline:
         met = certified is not None and certified.passed
         stopped += "" if met else "; but the data held out of the search does not confirm it"
-    if best.form != "fp32" and best.speed is not None and best.speed.disturbed and not best.speed.beats(FP32):
+    if met and best.speed is not None and best.speed.disturbed and not best.speed.beats(FP32):
         stopped += "; others kept the machine too busy to tell whether it is faster than fp32"
     late = [study.journal.broken] if study.journal.broken else []
     if study.busiest > BUSY:
         late.append(
             f"the machine was too busy to compare speeds: other processes took up to {study.busiest:.0%} of the CPU. "
-            "A form that is not faster for certain is not used; tune again when it is quiet"
+            "What is not clearly faster than a plainer form is not used; tune again when it is quiet"
         )
     study.leave()
     return Result(

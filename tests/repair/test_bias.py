@@ -9,6 +9,7 @@ from torch import nn
 
 from octune.backends.torch.layers import quantized_layer
 from octune.calibration import Observer, TensorStats
+from octune.int8 import Limit
 from octune.plan import Scheme
 from octune.repair import BIAS, SMOOTH, bias_correction
 
@@ -45,7 +46,7 @@ def test_the_mean_of_every_output_is_put_right(kind: str, bias: bool) -> None:
 
     def shift(repairs: tuple[str, ...]) -> float:
         scheme = Scheme.int8(granularity="per_tensor", repairs=repairs)
-        layer = quantized_layer(module, "linear" if kind == "linear" else "conv2d", scheme, stats)
+        layer = quantized_layer(module, "linear" if kind == "linear" else "conv2d", scheme, stats, limit=Limit.PAIRS)
         return float((layer(x) - module(x)).mean(dim=axes).abs().max())
 
     assert shift(()) > 0.1, "the case is meant to be hard"
@@ -54,7 +55,8 @@ def test_the_mean_of_every_output_is_put_right(kind: str, bias: bool) -> None:
 
 def test_it_goes_together_with_smoothing() -> None:
     module, x, stats = case("linear", True)
-    plain, both = (quantized_layer(module, "linear", Scheme.int8(repairs=repairs), stats) for repairs in ((SMOOTH,), (SMOOTH, BIAS)))
+    schemes = (Scheme.int8(repairs=repairs) for repairs in ((SMOOTH,), (SMOOTH, BIAS)))
+    plain, both = (quantized_layer(module, "linear", scheme, stats, limit=Limit.PAIRS) for scheme in schemes)
     assert torch.equal(plain.weight, both.weight)
     wanted = module(x)
     assert (both(x) - wanted).mean(dim=0).abs().sum() < (plain(x) - wanted).mean(dim=0).abs().sum()

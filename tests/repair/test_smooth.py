@@ -12,6 +12,7 @@ from torch import nn
 from octune.backends.torch.layers import quantized_layer
 from octune.calibration import Observer, TensorStats
 from octune.errors import PlanError
+from octune.int8 import Limit
 from octune.plan import Scheme
 from octune.repair import SMOOTH, smoothing
 
@@ -37,7 +38,7 @@ def case(factor: float, seed: int = 0) -> tuple[nn.Linear, torch.Tensor]:
 
 
 def error(linear: nn.Linear, x: torch.Tensor, scheme: Scheme) -> float:
-    layer = quantized_layer(linear, "linear", scheme, observed(x.numpy()))
+    layer = quantized_layer(linear, "linear", scheme, observed(x.numpy()), limit=Limit.PAIRS)
     return float((layer(x) - linear(x)).square().mean() / linear(x).var())
 
 
@@ -54,7 +55,7 @@ def test_it_does_next_to_nothing_where_nothing_is_wrong() -> None:
 
 def test_the_float_weights_that_a_smoothed_layer_stands_for_are_the_original_ones() -> None:
     linear, x = case(50.0)
-    layer = quantized_layer(linear, "linear", SMOOTHED, observed(x.numpy()))
+    layer = quantized_layer(linear, "linear", SMOOTHED, observed(x.numpy()), limit=Limit.PAIRS)
     assert torch.allclose(layer.weight, linear.weight, atol=0.02)
 
 
@@ -95,7 +96,7 @@ def test_convolutions_too(groups: int) -> None:
     conv, x = conv_case(groups)
     observer = Observer()
     observer.update(x.numpy(), channel_axis=1)
-    layers = {scheme: quantized_layer(conv, "conv2d", scheme, observer.stats()) for scheme in (PLAIN, SMOOTHED)}
+    layers = {scheme: quantized_layer(conv, "conv2d", scheme, observer.stats(), limit=Limit.PAIRS) for scheme in (PLAIN, SMOOTHED)}
     errors = {scheme: float((layer(x) - conv(x)).square().mean() / conv(x).var()) for scheme, layer in layers.items()}
     assert errors[PLAIN] > 0.02, "the case is meant to be hard"
     assert errors[SMOOTHED] < 0.02 * errors[PLAIN]
@@ -106,4 +107,4 @@ def test_convolutions_too(groups: int) -> None:
 def test_a_repair_that_an_op_does_not_have_is_refused(scheme: Scheme) -> None:
     linear, x = case(1.0)
     with pytest.raises(PlanError, match="has no repair"):
-        quantized_layer(linear, "linear", scheme, observed(x.numpy()))
+        quantized_layer(linear, "linear", scheme, observed(x.numpy()), limit=Limit.PAIRS)

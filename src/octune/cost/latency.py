@@ -76,7 +76,7 @@ class Speedup:
         return self.load > BUSY
 
     def beats(self, other: Speedup) -> bool:
-        """Whether it is faster for certain. Intervals that overlap are a tie: it might be noise."""
+        """Whether it is clearly faster. Intervals that overlap are a tie: it might be noise."""
         return self.low > other.high
 
     def __str__(self) -> str:

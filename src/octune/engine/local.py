@@ -291,7 +291,7 @@ class Study:
                 speed = self._speed(finalist.model, rival)
                 if speed[0] is None or not speed[0].beats(rival):
                     found = f"{speed[0]}, eager {rival}"
-                    self.listener.note(f"the {finalist.form} form is not faster than eager int8 for certain ({found}), so it is not used")
+                    self.listener.note(f"the {finalist.form} form is not clearly faster than eager int8 ({found}), so it is not used")
                     continue
                 self.enter("trial", f"scoring the {finalist.form} form of the winner")
                 make, reason = partial(_given, finalist.model), f"the winner, {finalist.form}"
