@@ -93,7 +93,7 @@ def _measure(backend: Backend, draw: Callable[[tuple[int, int], int], Any], shap
     from bench_octune import observe
 
     model = _reset_peak()
-    baseline = backend.baseline
+    baseline = backend.fp32_model()
     for seed in range(2):
         backend.run(baseline, backend.split(draw(shape, seed))[0])
     forward = _peak() - model

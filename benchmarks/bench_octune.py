@@ -9,6 +9,7 @@ All of it works with every backend.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from octune.backends.base import Backend
@@ -52,11 +53,13 @@ def calibrated(backend: Backend, batches: Sequence[Any], *, look: bool = False) 
 
 def observe(backend: Backend, batches: Iterable[Any]) -> Ranges:
     """One streaming pass of the backend over the batches, as a tuning run does it."""
-    samples = 0
+    samples, batches = 0, iter(batches)
+    first = next(batches)
+    backend.prepare(backend.split(first)[0])
 
     def counted() -> Iterable[Any]:
         nonlocal samples
-        for batch in batches:
+        for batch in chain([first], batches):
             inputs, _ = backend.split(batch)
             samples += backend.batch_size(inputs)
             yield inputs

@@ -45,7 +45,7 @@ def main() -> int:
     _, ranges, plan = calibrated(backend, batches[:4])
     calibration = time.perf_counter() - begun
     evaluator = MetricEvaluator(backend, as_batches(batches, role="evaluation"), get_metric("accuracy"))
-    baseline = backend.baseline
+    baseline = backend.fp32_model()
     with Load(with_children=True) as others:
         times = interleaved(
             {

@@ -57,7 +57,7 @@ def test_both_frameworks_agree_on_sst2(shared: Path) -> None:
     tf_ranges = Ranges({name: ranges[as_torch_calls_it(name)] for name in tf_plan}, ranges.samples)
 
     labels = np.concatenate([np.asarray(label) for _, label in batches])
-    exact = [answers(side, side.baseline, part) for side, part in ((torch_side, batches), (tf_side, renamed))]
+    exact = [answers(side, side.fp32_model(), part) for side, part in ((torch_side, batches), (tf_side, renamed))]
     np.testing.assert_allclose(exact[0], exact[1], atol=1e-3)
     int8 = [
         answers(torch_side, torch_side.apply(torch_plan, ranges), batches),

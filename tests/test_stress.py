@@ -33,7 +33,9 @@ def cases() -> Any:
 def test_everything_is_int8_after_one_evaluation_beside_fp32s(cases: Any, name: str, seed: int, ops: int) -> None:
     case = cases.CASES[name](seed)
     backend = backend_for(case.model, Settings())
-    ranges = collect(backend, [backend.split(batch)[0] for batch in case.calibration], 256)
+    inputs = [backend.split(batch)[0] for batch in case.calibration]
+    backend.prepare(inputs[0])
+    ranges = collect(backend, inputs, 256)
     plain = backend.apply(Plan({op.name: Scheme.int8() for op in backend.ops()}), ranges)
     assert case.accuracy(plain) < 0.98 * case.accuracy(case.model), "the case is meant to be hard"
     config = {"performance": {"compile": "never", "iterations": 1, "threads": 1}, "tuning": {"objective": "modelsize"}}

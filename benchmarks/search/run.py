@@ -79,6 +79,7 @@ class Yardstick:
     def __init__(self, case: Case) -> None:
         self.case, self.backend = case, backend_for(case.model, Settings())
         inputs = [self.backend.split(batch)[0] for batch in case.calibration]
+        self.backend.prepare(inputs[0])
         self.ranges = collect(self.backend, inputs, sum(len(label) for _, label in case.calibration))
         self.ops = [op.name for op in self.backend.ops()]
         self.baseline, self.evaluations = case.accuracy(case.model), 1

@@ -31,7 +31,20 @@ class Subject:
     factory: Callable[[], Any] | None = None
 
 
+def prepared(model: Any, batches: list[Any], settings: Settings | None = None) -> Backend:
+    """A backend as the engine gets it ready."""
+    backend = backend_for(model, settings or Settings())
+    backend.prepare(backend.split(batches[0])[0])
+    return backend
+
+
 def calibrated(backend: Backend, batches: list[Any]) -> Ranges:
+    """Gets a backend ready, as the engine does, and collects ranges."""
+    backend.prepare(backend.split(batches[0])[0])
+    return observed(backend, batches)
+
+
+def observed(backend: Backend, batches: list[Any]) -> Ranges:
     """Ranges as the engine collects them."""
     return collect(backend, (backend.split(batch)[0] for batch in batches), len(batches))
 
@@ -53,12 +66,12 @@ class BackendContract:
     @pytest.fixture(scope="class")
     @classmethod
     def backend(cls, subject: Subject) -> Backend:
-        return backend_for(subject.model, Settings())
+        return prepared(subject.model, subject.batches)
 
     @pytest.fixture(scope="class")
     @classmethod
     def ranges(cls, backend: Backend, subject: Subject) -> Ranges:
-        return calibrated(backend, subject.batches)
+        return observed(backend, subject.batches)
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -79,13 +92,13 @@ class BackendContract:
         assert all(stats.low <= stats.high and stats.shape for stats in ranges.values())
 
     def test_the_empty_plan_is_fp32(self, backend: Backend, ranges: Ranges, inputs: Any) -> None:
-        wanted, got = backend.run(backend.baseline, inputs), backend.run(backend.apply(Plan(), ranges), inputs)
+        wanted, got = backend.run(backend.fp32_model(), inputs), backend.run(backend.apply(Plan(), ranges), inputs)
         assert set(wanted) == set(got)
         for name in wanted:
             np.testing.assert_allclose(got[name], wanted[name], rtol=1e-3, atol=1e-4)
 
     def test_int8_is_close_smaller_and_not_the_same(self, backend: Backend, ranges: Ranges, inputs: Any) -> None:
-        baseline, model = backend.baseline, backend.apply(int8_plan(backend, ranges), ranges)
+        baseline, model = backend.fp32_model(), backend.apply(int8_plan(backend, ranges), ranges)
         wanted, got = backend.run(baseline, inputs), backend.run(model, inputs)
         for name, array in wanted.items():
             assert not np.array_equal(array, got[name]), "int8 that equals fp32 to the bit is not int8"
@@ -93,10 +106,10 @@ class BackendContract:
         assert backend.size(model) < 0.5 * backend.size(baseline)
 
     def test_applying_a_plan_leaves_the_baseline_alone(self, backend: Backend, ranges: Ranges, inputs: Any) -> None:
-        before = {name: array.copy() for name, array in backend.run(backend.baseline, inputs).items()}
+        before = {name: array.copy() for name, array in backend.run(backend.fp32_model(), inputs).items()}
         fingerprint = backend.fingerprint()
         backend.run(backend.apply(int8_plan(backend, ranges), ranges), inputs)
-        after = backend.run(backend.baseline, inputs)
+        after = backend.run(backend.fp32_model(), inputs)
         assert all(np.array_equal(before[name], after[name]) for name in before)
         assert backend.fingerprint() == fingerprint
 
@@ -107,13 +120,40 @@ class BackendContract:
 
     def test_every_scheme_of_every_kind_of_op_runs(self, backend: Backend, ranges: Ranges, inputs: Any) -> None:
         kinds = {op.kind: op for op in backend.ops() if op.name in ranges}
-        wanted = backend.run(backend.baseline, inputs)
+        wanted = backend.run(backend.fp32_model(), inputs)
         for op in kinds.values():
             for scheme in op.schemes:
                 got = backend.run(backend.apply(Plan({op.name: scheme}), ranges), inputs)
                 for name, array in wanted.items():
                     assert np.isfinite(got[name]).all()
                     assert np.abs(array - got[name]).mean() < 0.25 * np.abs(array - array.mean()).mean() + 1e-3, (op.name, str(scheme))
+
+    def test_observing_changes_nothing(self, subject: Subject) -> None:
+        backend = prepared(subject.model, subject.batches)
+        ops, notes = backend.ops(), list(backend.notes)
+        observed(backend, subject.batches)
+        assert backend.ops() == ops
+        assert list(backend.notes) == notes
+
+    def test_a_plan_needs_no_observing(self, backend: Backend, ranges: Ranges, inputs: Any, subject: Subject) -> None:
+        plan = int8_plan(backend, ranges)
+        fresh = prepared(subject.model, subject.batches)
+        wanted, got = backend.run(backend.apply(plan, ranges), inputs), fresh.run(fresh.apply(plan, ranges), inputs)
+        assert all(np.array_equal(wanted[name], got[name]) for name in wanted)
+
+    def test_what_was_applied_before_does_not_matter(self, backend: Backend, ranges: Ranges, inputs: Any) -> None:
+        plan = int8_plan(backend, ranges)
+        wanted = backend.run(backend.apply(plan, ranges), inputs)
+        backend.apply(Plan(dict(list(plan.items())[::2])), ranges)
+        got = backend.run(backend.apply(plan, ranges), inputs)
+        assert all(np.array_equal(wanted[name], got[name]) for name in wanted)
+
+    def test_every_fp32_model_is_a_copy_of_its_own(self, backend: Backend, inputs: Any) -> None:
+        first, second = backend.fp32_model(), backend.fp32_model()
+        assert first is not second
+        assert all(
+            np.array_equal(a, b) for a, b in zip(backend.run(first, inputs).values(), backend.run(second, inputs).values(), strict=True)
+        )
 
     def test_a_plan_that_does_not_fit_is_refused(self, backend: Backend, ranges: Ranges) -> None:
         with pytest.raises(PlanError, match=r"no\.such\.op"):

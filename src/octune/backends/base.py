@@ -2,16 +2,18 @@
 
 A backend answers a few questions about one model, and knows nothing of search, scores, journals or reports:
 
-    ops()                       what could be quantized, and in which schemes?
-    observe(batches, visit)     what do the activations look like?
-    apply(plan, ranges)         the model under a plan, on real kernels, in seconds
-    run(model, batch)           one batch through any model it made
-    damage(candidates, ...)     how much does each op in each scheme change the output? (a generic probe is provided)
-    measure(op, scheme, ...)    what does one op cost in one scheme, on this machine?
-    finalists(plan, ranges)     slower to make, faster to run forms of the same plan (compiled), if there are any
-    save(model, ...), load()    a folder that needs nothing else
+    prepare(inputs)                     get ready, with a first batch in hand; everything below is pure after it
+    ops()                               what could be quantized, and in which schemes?
+    observe(inputs, visit)              what do the activations look like?
+    apply(plan, ranges)                 the model under a plan, on real kernels, in seconds
+    run(model, inputs)                  one batch through any model it made
+    damage(candidates, ranges, ...)     how much does each op in each scheme change the output? (a generic probe is provided)
+    alone(op, scheme, ranges)           a call that runs one op in one scheme, for timing it
+    finalists(plan, ranges, inputs)     slower to make, faster to run forms of the same plan (compiled), if there are any
+    save(model, ...), load()            a folder that needs nothing else
 
-The model that the user brought is never handed out and never changed: ``baseline`` is a private copy in fp32.
+A model under a plan is a function of the prepared model, the plan and the ranges, and of nothing else: not of what was observed or applied before.
+The model that the user brought is never handed out and never changed: ``fp32_model()`` is a private copy.
 """
 
 from __future__ import annotations
@@ -83,10 +85,16 @@ class Backend(ABC):
     def __init__(self, model: Any, settings: Settings) -> None:
         """Take a private fp32 copy of the model; raise ModelError if that cannot be done."""
 
-    @property
     @abstractmethod
-    def baseline(self) -> Any:
-        """The fp32 model to score and to compare with: the user's own kind of thing, in inference mode."""
+    def fp32_model(self) -> Any:
+        """A new copy of the fp32 model, to score and to compare with: the user's own kind of thing, in inference mode."""
+
+    def prepare(self, inputs: Any) -> None:  # noqa: B027  some need no example
+        """Get the model ready for plans, with a first batch in hand: fold what can be folded, try what may be wrong here.
+
+        Called once, before anything else is asked; it may change what :meth:`ops` answers. A backend that is never prepared,
+        because no batch is known, works on the model as it came.
+        """
 
     @property
     def can_stream(self) -> bool:
@@ -116,7 +124,7 @@ class Backend(ABC):
 
     @abstractmethod
     def ops(self) -> tuple[Op, ...]:
-        """All ops that could be quantized, in the order of the model. May gain notes after :meth:`observe`."""
+        """All ops that could be quantized, in the order of the model."""
 
     @abstractmethod
     def observe(self, batches: Iterable[Any], visit: Visit) -> None:
@@ -124,11 +132,11 @@ class Backend(ABC):
 
     @abstractmethod
     def apply(self, plan: Plan, ranges: Ranges) -> Any:
-        """The model under a plan; ops that the plan does not name stay fp32. Never calibrates, never changes the baseline."""
+        """The model under a plan; ops that the plan does not name stay fp32. Never calibrates, never changes the fp32 model."""
 
     @abstractmethod
     def run(self, model: Any, inputs: Any) -> Outputs:
-        """Run inputs through ``baseline`` or anything that :meth:`apply` or :meth:`finalists` gave."""
+        """Run inputs through :meth:`fp32_model` or anything that :meth:`apply` or :meth:`finalists` gave."""
 
     @abstractmethod
     def alone(self, op: Op, scheme: Scheme, ranges: Ranges) -> Callable[[], object]:

@@ -108,7 +108,7 @@ class Study:
         else:
             self.enter("baseline", "scoring the fp32 model")
             begun = time.perf_counter()
-            model = self.backend.baseline
+            model = self.backend.fp32_model()
             with self.backend.capture(model) as seen:
                 score = self._baseline_score(model)
             if self.example is None:
@@ -136,7 +136,7 @@ class Study:
         self.reference = trial.judged(replace(self.criterion, confidence=None), trial.score)
         self.listener.trial(self.reference)
         if self.certifier is not None:
-            self._held_out("fp32", self.backend.baseline)
+            self._held_out("fp32", self.backend.fp32_model())
         return self.reference
 
     def certify(self, trial: Trial) -> Verdict | None:
@@ -145,7 +145,7 @@ class Study:
             return None
         self.enter("certify", "scoring the winner on data that the search never saw")
         try:
-            return self.criterion.judge(self._held_out("fp32", self.backend.baseline), self._held_out(trial.key, self.model(trial)))
+            return self.criterion.judge(self._held_out("fp32", self.backend.fp32_model()), self._held_out(trial.key, self.model(trial)))
         except KeyboardInterrupt:
             self.stop.interrupted = True
             self.listener.note("the winner was not scored on the data held out: interrupted by the user")
@@ -186,7 +186,7 @@ class Study:
 
     def _captured_example(self) -> None:
         """A resumed run with a black-box evaluation and no data: look at one call to learn the inputs."""
-        model = self.backend.baseline
+        model = self.backend.fp32_model()
         with self.backend.capture(model) as seen:
             try:
                 self.evaluator(model)
@@ -328,7 +328,7 @@ class Study:
     def model(self, trial: Trial) -> Any:
         """The model of a trial. An eager one is made anew from its plan, so it is as it was before any evaluation code saw it."""
         if trial.form == "fp32":
-            return self.backend.baseline
+            return self.backend.fp32_model()
         kept = self.models.get(trial.key)
         return self.backend.apply(trial.plan, self.ranges[trial.samples]) if kept is None else kept
 
@@ -382,7 +382,7 @@ class Study:
 
     def _untouched(self) -> Any:
         if self.untouched is None:
-            self.untouched = self.backend.baseline
+            self.untouched = self.backend.fp32_model()
         return self.untouched
 
     def _call(self, model: Any) -> Callable[[], object]:

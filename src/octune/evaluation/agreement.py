@@ -104,7 +104,7 @@ class AgreementEvaluator(MetricEvaluator):
     def _answers(self, model: Any, number: int, batch: Any) -> tuple[list[Any], list[Any]]:
         inputs, _ = self._backend.split(batch)
         if self._said is None:
-            self._said, self._fp32 = {}, self._backend.baseline
+            self._said, self._fp32 = {}, self._backend.fp32_model()
         found = list(self._metric.predictions(self._backend.run(model, inputs)))
         if isinstance(self._metric, Agreement):
             self.notes = (f"what is compared: {self._metric.described}",)

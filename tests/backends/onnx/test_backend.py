@@ -25,7 +25,7 @@ from octune.machine import Machine, pretending
 from octune.plan import Plan, Scheme
 from octune.repair import SMOOTH
 from octune.sensitivity import probe
-from tests.backends.contract import calibrated, int8_plan
+from tests.backends.contract import calibrated, int8_plan, observed
 from tests.backends.onnx.graphs import Chain, inputs
 from tests.backends.onnx.models import arrays, bert, cnn
 from tests.backends.onnx.outliers import cnn_case, transformer_case
@@ -85,7 +85,7 @@ def test_ranges_do_not_depend_on_how_a_batch_is_cut(
     import octune.backends.onnx.observe as observe
 
     monkeypatch.setattr(observe, "LIMIT", 1)
-    again = calibrated(backend, tokens)
+    again = observed(backend, tokens)
     assert set(again) == set(ranges)
     for name in ranges:
         assert again[name].low == pytest.approx(ranges[name].low, rel=1e-4, abs=1e-6)
@@ -128,7 +128,7 @@ def test_smoothing_goes_into_what_comes_before(name: str) -> None:
     smoothed = plain.with_({op: Scheme.int8(repairs=(SMOOTH,)) for op in can})
     model = backend.apply(smoothed, ranges)
     feed = backend.split(case.images[1200:])[0]
-    wanted = backend.run(backend.baseline, feed)["logits"]
+    wanted = backend.run(backend.fp32_model(), feed)["logits"]
     errors = [float(np.square(backend.run(m, feed)["logits"] - wanted).mean()) for m in (backend.apply(plain, ranges), model)]
     assert errors[1] < 0.05 * errors[0]
     added = kinds(model)["Mul"] - kinds(backend.apply(plain, ranges))["Mul"]
@@ -141,7 +141,7 @@ def test_a_smoothed_op_behind_a_float_one(tmp_path: Path) -> None:
     case = cnn_case()
     backend = OnnxBackend(case.model, Settings(threads=2))
     ranges, feed = calibrated(backend, case.batches()), backend.split(case.images[:50])[0]
-    wanted = backend.run(backend.baseline, feed)["logits"]
+    wanted = backend.run(backend.fp32_model(), feed)["logits"]
     for op in ("/convs.1/Conv", "/hidden/Gemm", "/head/Gemm"):
         got = backend.run(backend.apply(Plan({op: Scheme.int8(repairs=(SMOOTH,))}), ranges), feed)["logits"]
         assert np.abs(got - wanted).mean() < 0.05 * np.abs(wanted).mean()
@@ -171,7 +171,7 @@ def test_linear_layers_on_matrices_run_in_int8(way: str) -> None:
         model = backend.apply(Plan({op.name: Scheme.int8(repairs=repairs) for op in backend.ops()}), ranges)
         fused = _optimized(model.graph.whole())
         assert (fused["QGemm"], fused["Gemm"], fused["MatMul"]) == (2, 0, 0)
-        wanted, got = (next(iter(backend.run(m, feed).values())) for m in (backend.baseline, model))
+        wanted, got = (next(iter(backend.run(m, feed).values())) for m in (backend.fp32_model(), model))
         assert np.abs(got - wanted).mean() < 0.05 * np.abs(wanted).mean()
 
 
@@ -205,10 +205,10 @@ def test_openvino_runs_the_same_plan(name: str, tmp_path: Path) -> None:
     plan = int8_plan(backend, ranges)
     (finalist,) = backend.finalists(plan, ranges, feed)
     assert finalist.form == finalist.model.runtime == "openvino"
-    fp32, got = backend.run(backend.baseline, feed)["logits"], backend.run(finalist.model, feed)["logits"]
+    fp32, got = backend.run(backend.fp32_model(), feed)["logits"], backend.run(finalist.model, feed)["logits"]
     assert not np.array_equal(fp32, got)
     assert np.abs(fp32 - got).mean() < 0.25 * np.abs(fp32 - fp32.mean()).mean()
-    assert [p.name for p in finalist.model.get_inputs()] == [p.name for p in backend.baseline.get_inputs()]
+    assert [p.name for p in finalist.model.get_inputs()] == [p.name for p in backend.fp32_model().get_inputs()]
     with pytest.raises(ValueError, match="no input 'nonsense'"):
         finalist.model.run(None, {"nonsense": fp32})
     metadata = backend.save(finalist.model, plan, tmp_path)
@@ -316,7 +316,7 @@ def test_batches_that_cannot_be_used(backend: OnnxBackend, batch: Any, message: 
 def test_data_that_the_model_cannot_run_on_says_so(backend: OnnxBackend) -> None:
     feed = backend.split({"input_ids": np.full((1, 4), 10**6), "attention_mask": np.ones((1, 4))})[0]
     with pytest.raises(DataError, match="cannot be run"):
-        backend.run(backend.baseline, feed)
+        backend.run(backend.fp32_model(), feed)
 
 
 def test_a_fixed_batch_size_is_kept() -> None:
@@ -331,7 +331,7 @@ def test_a_fixed_batch_size_is_kept() -> None:
 
 
 def test_the_first_call_is_captured(backend: OnnxBackend, tokens: list[Any]) -> None:
-    model = backend.baseline
+    model = backend.fp32_model()
     with backend.capture(model) as seen:
         model.run(["logits"], backend.split(tokens[1])[0].arrays)
         model.run(None, backend.split(tokens[0])[0].arrays)

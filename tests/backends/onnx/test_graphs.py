@@ -33,7 +33,7 @@ def quantized(model: Any, x: Any) -> tuple[OnnxBackend, Any, Any]:
     assert plan.names("int8")
     made = backend.apply(plan, ranges)
     onnx.checker.check_model(made.graph.whole())
-    return backend, list(backend.run(backend.baseline, feed).values()), list(backend.run(made, feed).values())
+    return backend, list(backend.run(backend.fp32_model(), feed).values()), list(backend.run(made, feed).values())
 
 
 @settings(max_examples=25, deadline=None)
@@ -65,7 +65,7 @@ def test_shared_weights_are_noted() -> None:
 
 def test_inputs_with_a_default_are_constants() -> None:
     backend = OnnxBackend(Chain().add("input").model(), Settings())
-    assert [port.name for port in backend.baseline.get_inputs()] == ["x"]
+    assert [port.name for port in backend.fp32_model().get_inputs()] == ["x"]
     assert any("default value" in note for note in backend.notes)
 
 
@@ -128,7 +128,7 @@ def test_depthwise_smoothing_evens_channels_out() -> None:
     kernel[2] /= 200
     backend = OnnxBackend(single("Conv", ["n", 4, 8, 8], {"w": kernel}, group=4), Settings())
     ranges, feed = calibrated(backend, [x]), backend.split(x)[0]
-    wanted = backend.run(backend.baseline, feed)["y"]
+    wanted = backend.run(backend.fp32_model(), feed)["y"]
 
     def error(scheme: Scheme) -> float:
         return float(np.square(backend.run(backend.apply(Plan({"Conv": scheme}), ranges), feed)["y"] - wanted).mean())
@@ -297,7 +297,7 @@ def padded(zeros: list[int], value: float | None = None, mode: str = "constant",
 def test_zeros_around_an_image_become_the_padding_of_its_convolution(model: onnx.ModelProto, left: int) -> None:
     x = np.random.default_rng(1).standard_normal((2, 3, 9, 9)).astype(np.float32)
     backend, fp32, int8 = quantized(model, x)
-    kinds = [node.op_type for node in backend.baseline.graph.proto.graph.node]
+    kinds = [node.op_type for node in backend.fp32_model().graph.proto.graph.node]
     assert kinds.count("Pad") == left
     assert "Concat" not in kinds  # what is computed from constants alone is a constant
     np.testing.assert_allclose(fp32[0], reference(model, {"x": x})[0], rtol=1e-4, atol=1e-4)
@@ -323,7 +323,7 @@ def test_what_chance_makes_and_what_is_large_is_no_constant() -> None:
     )
     x = inputs()
     backend, fp32, _ = quantized(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), x)
-    kinds = [node.op_type for node in backend.baseline.graph.proto.graph.node]
+    kinds = [node.op_type for node in backend.fp32_model().graph.proto.graph.node]
     assert "RandomNormal" in kinds
     assert "ReduceSum" not in kinds
     np.testing.assert_allclose(fp32[0], x @ weight(16, 8), rtol=1e-4, atol=1e-5)

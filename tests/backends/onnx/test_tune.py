@@ -57,7 +57,7 @@ def test_int8_without_repairs_fails(name: str) -> None:
 
 
 def _session(case: Case) -> Any:
-    return _backend(case).baseline
+    return _backend(case).fp32_model()
 
 
 def _ops(case: Case) -> Any:

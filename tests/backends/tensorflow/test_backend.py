@@ -115,7 +115,7 @@ def test_outlier_channels_do_not_cost_the_score() -> None:
     definition = subjects.graph_def(*subjects.with_outliers())
     backend = backend_for(definition, Settings())
     ranges = calibrated(backend, data.batches())
-    fp32 = data.graph_accuracy(backend.baseline)
+    fp32 = data.graph_accuracy(backend.fp32_model())
     everything = data.graph_accuracy(backend.apply(int8_plan(backend, ranges), ranges))
     assert everything < 0.9 * fp32, "all-int8 is meant to fail here"
     result = octune.tune(definition, calibration=data.batches(), evaluate=data.graph_accuracy, config=SIZE)
@@ -332,13 +332,13 @@ def test_a_graph_without_gradients_is_probed(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_example_of_a_callable_is_seen_in_the_evaluation() -> None:
     backend = backend_for(subjects.keras_model(), Settings())
-    model = backend.baseline
+    model = backend.fp32_model()
     with backend.capture(model) as seen:
         model(digits().test[:7])
         model(digits().test[:9])
     assert len(seen) == 1
     assert backend.batch_size(seen[0]) == 7
-    with backend.capture(backend_for(subjects.graph_def(), Settings()).baseline) as nothing:
+    with backend.capture(backend_for(subjects.graph_def(), Settings()).fp32_model()) as nothing:
         pass
     assert nothing == []
 
@@ -417,5 +417,5 @@ def test_ops_that_need_the_sizes_of_the_batch_are_checked_with_it() -> None:
     ranges = calibrated(backend, [batch])
     assert all(op.can("int8") and not op.note for op in backend.ops())
     inputs, _ = backend.split(batch[:3])
-    int8, fp32 = (backend.run(model, inputs)["out"] for model in (backend.apply(int8_plan(backend, ranges), ranges), backend.baseline))
+    int8, fp32 = (backend.run(model, inputs)["out"] for model in (backend.apply(int8_plan(backend, ranges), ranges), backend.fp32_model()))
     assert 0 < np.abs(int8 - fp32).mean() < 0.05 * np.abs(fp32).mean()

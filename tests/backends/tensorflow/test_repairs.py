@@ -204,6 +204,7 @@ def test_only_static_schemes_have_repairs() -> None:
 def opened(build: Callable[[], dict[str, tf.Tensor]]) -> tuple[Any, Ranges, list[Any]]:
     backend = backend_for(frozen(build).graph_def, Settings())
     inputs = [backend.split(normal(*SHAPE, seed=seed))[0] for seed in range(2)]
+    backend.prepare(inputs[0])
     return backend, collect(backend, inputs, 16), inputs
 
 
@@ -264,8 +265,10 @@ def test_a_network_with_outlier_channels_stays_int8() -> None:
     params = cnns.with_outliers(cnns.train(cnns.plain, data), cnns.PLAIN_CHAIN, (200.0, 30.0, 100.0))
     definition = cnns.frozen(cnns.plain, params)
     backend = backend_for(definition, Settings())
-    ranges = collect(backend, [backend.split(batch)[0] for batch in data.batches()], 256)
-    fp32 = data.accuracy(backend.baseline)
+    inputs = [backend.split(batch)[0] for batch in data.batches()]
+    backend.prepare(inputs[0])
+    ranges = collect(backend, inputs, 256)
+    fp32 = data.accuracy(backend.fp32_model())
     plain = data.accuracy(backend.apply(Plan({op.name: PLAIN for op in backend.ops()}), ranges))
     assert plain < 0.99 * fp32, "the case is meant to be hard"
     config = {"performance": {"iterations": 1}, "tuning": {"objective": "modelsize"}}

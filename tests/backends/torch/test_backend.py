@@ -45,7 +45,7 @@ def test_gpt2_conv1d_and_tied_head_are_handled_and_reported() -> None:
     assert any("tied" in note for note in backend.notes)
     call = backend.split(batches[0])[0]
     quantized = backend.apply(int8_plan(backend, ranges), ranges)
-    wanted, got = backend.run(backend.baseline, call)["logits"], backend.run(quantized, call)["logits"]
+    wanted, got = backend.run(backend.fp32_model(), call)["logits"], backend.run(quantized, call)["logits"]
     assert np.abs(wanted - got).mean() < 0.2 * wanted.std()
 
 
@@ -114,8 +114,8 @@ def test_batch_forms(form: Any, labelled: bool) -> None:
     call, found = backend.split(form(inputs, label))
     assert (found is not None) == labelled
     assert call.batch_size == 8
-    wanted = backend.run(backend.baseline, backend.split((inputs, label))[0])["logits"]
-    np.testing.assert_allclose(backend.run(backend.baseline, call)["logits"], wanted, rtol=1e-5)
+    wanted = backend.run(backend.fp32_model(), backend.split((inputs, label))[0])["logits"]
+    np.testing.assert_allclose(backend.run(backend.fp32_model(), call)["logits"], wanted, rtol=1e-5)
 
 
 class TwoInputs(nn.Module):
@@ -165,7 +165,7 @@ def test_the_transformer_encoder_fast_path_does_not_pass_over_int8() -> None:
     assert "layers.0.self_attn.out_proj" not in ranges
     call = backend.split(batches[0])[0]
     quantized = backend.run(backend.apply(int8_plan(backend, ranges), ranges), call)["output"]
-    assert not np.array_equal(quantized, backend.run(backend.baseline, call)["output"])
+    assert not np.array_equal(quantized, backend.run(backend.fp32_model(), call)["output"])
 
 
 def test_batchnorms_are_folded_only_where_nothing_else_reads_the_convolution() -> None:
@@ -209,10 +209,10 @@ def test_a_model_that_cannot_be_copied_is_refused() -> None:
 def test_candidates_do_not_reach_the_reference() -> None:
     backend = open_backend(tiny_bert())
     before = backend.fingerprint()
-    backend.baseline.half()
-    backend.baseline.train()
+    backend.fp32_model().half()
+    backend.fp32_model().train()
     assert backend.fingerprint() == before
-    assert not backend.baseline.training
+    assert not backend.fp32_model().training
 
 
 @pytest.mark.parametrize("mode", ["static", "dynamic"])
@@ -234,7 +234,7 @@ def test_evaluation_code_that_writes_into_weights_does_not_reach_the_reference(s
     backend = open_backend(tiny_bert())
     ranges = calibrated(backend, token_batches(1))
     before = backend.fingerprint()
-    for model in (backend.baseline, backend.apply(Plan({"classifier": scheme}), ranges)):
+    for model in (backend.fp32_model(), backend.apply(Plan({"classifier": scheme}), ranges)):
         for tensor in (*model.parameters(), *model.buffers()):
             if tensor.is_floating_point():
                 tensor.data.zero_()

@@ -117,7 +117,7 @@ def test_a_float64_model_is_scored_by_a_metric() -> None:
 def test_a_float64_model_with_batchnorms_is_float32_throughout() -> None:
     images = image_batches(1)[0][0]
     backend = backend_for(small_cnn().double(), Settings())
-    assert {tensor.dtype for tensor in backend.baseline.state_dict().values() if tensor.is_floating_point()} == {torch.float32}
+    assert {tensor.dtype for tensor in backend.fp32_model().state_dict().values() if tensor.is_floating_point()} == {torch.float32}
     ranges = calibrated(backend, [images.double()])
     made = backend.apply(int8_plan(backend, ranges), ranges)
     with torch.inference_mode():
@@ -127,7 +127,7 @@ def test_a_float64_model_with_batchnorms_is_float32_throughout() -> None:
 def test_inputs_inside_lists_and_dicts_are_cast_too() -> None:
     backend = backend_for(Listed().double(), Settings())
     items = list(rows()[:8].double())
-    outputs = backend.baseline(items, scales={"all": torch.ones((), dtype=torch.float64)})
+    outputs = backend.fp32_model()(items, scales={"all": torch.ones((), dtype=torch.float64)})
     assert outputs.dtype is torch.float32
     assert items[0].dtype is torch.float64
 

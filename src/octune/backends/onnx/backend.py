@@ -79,8 +79,7 @@ class OnnxBackend(Backend):
 
     # -- what is there --------------------------------------------------------------------------------------------
 
-    @property
-    def baseline(self) -> OnnxModel:
+    def fp32_model(self) -> OnnxModel:
         return self._fp32.fresh()
 
     @property

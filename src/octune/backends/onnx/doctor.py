@@ -31,7 +31,7 @@ def measure_paths() -> dict[str, float]:
     backend = OnnxBackend(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), Settings())
     feed, _ = backend.split(random.standard_normal((128, 768)).astype(np.float32))
     ranges = collect(backend, [feed], 1)
-    models: dict[str, Any] = {"fp32": backend.baseline}
+    models: dict[str, Any] = {"fp32": backend.fp32_model()}
     for mode in ("static", "dynamic"):
         models[f"int8 {mode}"] = backend.apply(Plan({"op": Scheme.int8(mode)}), ranges)
     for finalist in backend.finalists(Plan({"op": Scheme.int8()}), ranges, feed):

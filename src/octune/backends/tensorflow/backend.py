@@ -63,7 +63,7 @@ class TensorFlowBackend(Backend):
         self._splitter = Splitter(self._slots, strict=self._form.kind == "graph")
         self._rewriter = Rewriter(self._frozen, limit=self.limit)
         self._refused: dict[tuple[str, Mode | None, bool], str] = {}  # by op, mode, and whether repaired
-        self._checked = False
+        self._watcher: Watcher | None = None
         ops = self._rewriter.ops()
         self._notes.extend(f"{op.name}: {op.note}" for op in ops if op.note and len(op.schemes) > 1)
         if support().why:
@@ -73,8 +73,7 @@ class TensorFlowBackend(Backend):
 
     # -- what is there --------------------------------------------------------------------------------------------
 
-    @property
-    def baseline(self) -> Any:
+    def fp32_model(self) -> Any:
         return self._form.build(self._frozen.graph_def)
 
     @property
@@ -122,21 +121,25 @@ class TensorFlowBackend(Backend):
     # -- look -----------------------------------------------------------------------------------------------------
 
     def observe(self, batches: Iterable[Inputs | Feed], visit: Visit) -> None:
-        watcher = Watcher(self._rewriter.light, self._rewriter.taps(), self._frozen.outputs.values(), self._threads)
+        watcher, self._watcher = self._watching(), None
         try:
             for inputs in (part for batch in batches for part in self.parts(batch)):
-                if not self._checked:
-                    self._check(watcher, inputs)
                 watcher(inputs, visit)
         finally:
             watcher.close()
 
-    def _check(self, watcher: Watcher, inputs: Inputs) -> None:
-        """Run every op in int8 on a few rows of a first batch, and refuse what disagrees with fp32: some kernels are silently wrong."""
-        self._checked = True
+    def _watching(self) -> Watcher:
+        """What fetches tensors; the one that prepared is used again, because TensorFlow takes seconds to get a new one going."""
+        if self._watcher is None:
+            self._watcher = Watcher(self._rewriter.light, self._rewriter.taps(), self._frozen.outputs.values(), self._threads)
+        return self._watcher
+
+    def prepare(self, inputs: Inputs | Feed) -> None:
+        """Run every op in int8 on a few rows, and refuse what disagrees with fp32: some kernels are silently wrong."""
+        first = next(self.parts(inputs))
         fixed = any(slot.shape and slot.shape[0] is not None for slot in self._slots)
-        few = inputs if fixed else inputs.resized(min(CHECKED_ROWS, inputs.batch_size))
-        self._refused = disagreements(self._rewriter, watcher, few)
+        few = first if fixed else first.resized(min(CHECKED_ROWS, first.batch_size))
+        self._refused = disagreements(self._rewriter, self._watching(), few)
         self._notes.extend(f"{name}: {why}" for (name, *_), why in self._refused.items())
 
     def damage(
@@ -235,6 +238,8 @@ class TensorFlowBackend(Backend):
         return next(iter(model.signatures.values())) if isinstance(model, GraphCallable) else model
 
     def close(self) -> None:
+        if self._watcher is not None:
+            self._watcher.close()
         self._sessions.close()
 
     # -- keep -----------------------------------------------------------------------------------------------------

@@ -70,8 +70,7 @@ class TorchBackend(Backend):
 
     # -- what is there --------------------------------------------------------------------------------------------
 
-    @property
-    def baseline(self) -> nn.Module:
+    def fp32_model(self) -> nn.Module:
         return copy.deepcopy(self._reference)
 
     @property
@@ -93,11 +92,7 @@ class TorchBackend(Backend):
     # -- look -----------------------------------------------------------------------------------------------------
 
     def observe(self, batches: Iterable[Call], visit: Visit) -> None:
-        prepared = False
         for call in batches:
-            if not prepared:
-                self._prepare(call)
-                prepared = True
             mask = call.mask()
             handles = [
                 found.module.register_forward_pre_hook(self._watch(found.op, mask, visit), with_kwargs=True) for found in self._found
@@ -114,11 +109,11 @@ class TorchBackend(Backend):
                 for handle in handles:
                     handle.remove()
 
-    def _prepare(self, call: Call) -> None:
-        """With a first batch in hand: fold BatchNorms, and look at the ops again."""
-        self._example = call
+    def prepare(self, inputs: Call) -> None:
+        """Fold BatchNorms, and look at the ops again."""
+        self._example = inputs
         try:
-            self._prepared, folded = fold_batchnorms(self._reference, call)
+            self._prepared, folded = fold_batchnorms(self._reference, inputs)
         except Exception as error:
             raise DataError(f"The model cannot be run on the calibration data: {type(error).__name__}: {error}") from error
         if folded:
