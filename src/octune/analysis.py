@@ -17,7 +17,7 @@ from typing import Any
 from octune.config import Config
 from octune.engine.events import Listener
 from octune.errors import ConfigError
-from octune.job import Job
+from octune.job import Job, Request
 from octune.plan import Op, Plan, Scheme
 from octune.search.auto import first_plan
 from octune.search.belief import Belief
@@ -99,12 +99,13 @@ def analyze(
     listener: Listener | None = None,
 ) -> Analysis:
     """Probe every op of ``model`` on ``calibration`` data; ``config`` may name both. Nothing is evaluated and nothing is written."""
-    job = Job.of(model, calibration, None, None, None, None, config, listener, unchecked=True, workspace=False)
+    job = Job.of(Request(model, calibration, config=config, listener=listener, unchecked=True, workspace=False))
     with job:
         if job.calibration is None:
             raise ConfigError(
                 "There is nothing to look at: analyze needs calibration data. Give calibration=, or calibration.data in the file."
             )
+        job.study.prepare(job.calibration)
         ops, ranges, space = look(job, job.sample_options[0])
         start = first_plan(Belief(space))
         return Analysis(

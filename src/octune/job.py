@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,12 +16,13 @@ from typing import Any
 from octune import sources
 from octune.backends import Backend, Settings, backend_for, backend_named
 from octune.config import Config, load_config, parse_config
+from octune.cost.latency import Timing
 from octune.criterion import Absolute, Criterion, Relative
 from octune.data import Batches, as_batches
 from octune.engine import Journal, Stop, Study
 from octune.engine.events import Listener
 from octune.engine.journal import RANGES
-from octune.engine.local import Timing
+from octune.engine.stopwatch import Stopwatch
 from octune.errors import ConfigError, DataError, UnsupportedError
 from octune.evaluation.agreement import Agreement, AgreementEvaluator
 from octune.evaluation.evaluator import Evaluator, MetricEvaluator
@@ -32,9 +33,29 @@ from octune.evaluation.postprocess import postprocessed
 from octune.machine import probe_machine
 from octune.search import STRATEGIES, Space, Strategy
 
-__all__ = ["Job"]
+__all__ = ["Job", "Request"]
 
 log = logging.getLogger("octune")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asks for: the arguments of :func:`octune.tune`, all of which a configuration may stand in for.
+
+    ``unchecked`` needs no scoring. Without ``workspace`` nothing is written, whatever the configuration says.
+    """
+
+    model: Any = None
+    calibration: Any = None
+    evaluate: Callable[..., Any] | None = None
+    metric: str | Metric | Callable[..., Any] | None = None
+    evaluation: Any = None
+    criterion: Criterion | None = None
+    certify: str | None = None
+    config: Config | str | Path | dict[str, Any] | None = None
+    listener: Listener | None = None
+    unchecked: bool = False
+    workspace: bool = True
 
 
 @dataclass
@@ -49,62 +70,56 @@ class Job:
     notes: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(
-        cls,
-        model: Any,
-        calibration: Any,
-        evaluate: Callable[[Any], Any] | None,
-        metric: str | Metric | Callable[..., Any] | None,
-        evaluation: Any,
-        criterion: Criterion | None,
-        config: Config | str | Path | dict[str, Any] | None,
-        listener: Listener | None,
-        *,
-        certify: str | None = None,
-        unchecked: bool = False,
-        workspace: bool = True,
-    ) -> Job:
-        """Make a job of what the user gave; arguments win over the configuration. ``unchecked`` needs no scoring.
-
-        Without ``workspace`` nothing is written, whatever the configuration says.
-        """
-        config = _config(config)
+    def of(cls, request: Request) -> Job:
+        """Make a job of what the user gave; arguments win over the configuration."""
+        config = _config(request.config)
         _refuse_what_is_not_there(config)
-        listener = listener or Listener()
-        given = sources.fill(config, model, calibration, evaluation, metric, wants_metric=evaluate is None and not unchecked)
-        labelled = unchecked or evaluate is not None or given.metric not in (None, Agreement.name)
+        given = sources.fill(
+            config,
+            request.model,
+            request.calibration,
+            request.evaluation,
+            request.metric,
+            wants_metric=request.evaluate is None and not request.unchecked,
+        )
+        labelled = request.unchecked or request.evaluate is not None or given.metric not in (None, Agreement.name)
         unlabelled = () if labelled else _without_labels(given, config)
-        threads = config.performance.threads or config.performance.cores_per_instance
-        settings = Settings(threads=threads, streams=config.performance.streams, portable=config.performance.portable)
-        if config.model is not None:
-            settings = replace(settings, inputs=config.model.inputs, outputs=config.model.outputs, source=given.source)
+        settings = _settings(config, given)
         if config.model is not None and config.model.target == "onnx":
             given.model, settings = _as_onnx(given, config, settings)
         backend = backend_for(given.model, settings)
-        if settings.streams > 1 and not backend.can_stream:
+        try:
+            return cls._ready(request, config, given, backend, unlabelled)
+        except BaseException:
+            backend.close()  # it has set threads for the whole process
+            raise
+
+    @classmethod
+    def _ready(cls, request: Request, config: Config, given: sources.Given, backend: Backend, unlabelled: Sequence[str]) -> Job:
+        if config.performance.streams > 1 and not backend.can_stream:
             raise UnsupportedError(
-                f"performance.streams is {settings.streams}, which is there for graphs of TensorFlow, and this model is another kind "
+                f"performance.streams is {config.performance.streams}, which is for graphs of TensorFlow, and this model is another kind "
                 f"({backend.name}). Leave it out."
             )
         calibration_batches = (
             as_batches(given.calibration, role="calibration", limit=_limit(config)) if given.calibration is not None else None
         )
-        certify = certify or config.criterion.certify
+        certify = request.certify or config.criterion.certify
         if certify not in (None, "holdout"):
             raise ConfigError(f"certify must be 'holdout' or be left out. Got {certify!r} instead.")
-        evaluator, certifier, evaluation_batches = _evaluators(backend, evaluate, given, config, unchecked, certify is not None)
+        evaluator, certifier, evaluation_batches = _evaluators(backend, request, given, config, certify is not None)
         notes = [*unlabelled, *(calibration_batches.notes if calibration_batches else ())]
         if calibration_batches is None and config.quantization.approach == "static":
             raise ConfigError(
                 "quantization.approach is static, which takes ranges from calibration data, and there is none. Give calibration=."
             )
-        if calibration_batches is None and not unchecked:
+        if calibration_batches is None and not request.unchecked:
             notes.append("no calibration data: only dynamic schemes are used")
         if given.calibration is not None and given.calibration is given.evaluation:
             notes.append("calibration and evaluation use the same data: the score is flattered, give separate data")
         for note in notes:
             log.warning("%s", note)
-        criterion = criterion or _criterion(config, evaluator)
+        criterion = request.criterion or _criterion(config, evaluator)
         firsts = [_first(backend, batches) for batches in (evaluation_batches, calibration_batches) if batches is not None]
         example = firsts[0] if firsts else None
         samples = config.calibration.samples if calibration_batches is not None else (0,)
@@ -112,11 +127,11 @@ class Job:
             samples = tuple(count * backend.batch_size(firsts[-1]) for count in config.calibration.batches)
         if example is not None and config.performance.batch_size is not None:
             example = backend.resized(example, config.performance.batch_size)
-        folder = config.workspace.path if workspace else None
+        folder = config.workspace.path if request.workspace else None
         journal = Journal.open(folder, _header(backend, evaluator, certify, criterion, config, folder), resume=config.workspace.resume)
-        timing = Timing(config.performance.warmup, config.performance.iterations)
         stop = Stop(config.tuning.timeout, config.tuning.max_trials)
-        study = Study(backend, evaluator, criterion, journal, stop, listener, timing, example, certifier)
+        stopwatch = Stopwatch(backend, Timing(config.performance.warmup, config.performance.iterations), stop, example)
+        study = Study(backend, evaluator, criterion, journal, stop, request.listener or Listener(), stopwatch, certifier)
         return cls(config, study, calibration_batches, samples, folder / RANGES if folder else None, notes)
 
     def strategy(self, space: Space) -> Strategy:
@@ -146,6 +161,15 @@ def _config(config: Config | str | Path | dict[str, Any] | None) -> Config:
     return load_config(config) if isinstance(config, str | Path) else parse_config(config, source="config")
 
 
+def _settings(config: Config, given: sources.Given) -> Settings:
+    performance = config.performance
+    threads = performance.threads or performance.cores_per_instance
+    settings = Settings(threads=threads, streams=performance.streams, portable=performance.portable)
+    if config.model is None:
+        return settings
+    return replace(settings, inputs=config.model.inputs, outputs=config.model.outputs, source=given.source)
+
+
 def _refuse_what_is_not_there(config: Config) -> None:
     """Keys that are legal in a configuration but have no implementation yet are refused, never ignored."""
     if config.tuning.tensorboard:
@@ -159,11 +183,11 @@ def _refuse_what_is_not_there(config: Config) -> None:
 
 
 def _evaluators(
-    backend: Backend, evaluate: Callable[..., Any] | None, given: sources.Given, config: Config, unchecked: bool, certify: bool
+    backend: Backend, request: Request, given: sources.Given, config: Config, certify: bool
 ) -> tuple[Evaluator, Evaluator | None, Batches | None]:
     """Who scores in the search, and who scores on data held out of it; and the evaluation data, if it is known."""
-    limit, seed = config.tuning.trial_timeout, config.tuning.random_seed
-    if unchecked:
+    limit, seed, evaluate = config.tuning.trial_timeout, config.tuning.random_seed, request.evaluate
+    if request.unchecked:
         return FunctionEvaluator(lambda model: 0.0), None, None
     if evaluate is not None:
         if not callable(evaluate):

@@ -22,7 +22,7 @@ from octune.criterion import Criterion
 from octune.engine import Study
 from octune.engine.events import Listener
 from octune.evaluation.metrics import Metric
-from octune.job import Job
+from octune.job import Job, Request
 from octune.plan import Op, Plan, Scheme
 from octune.result import Result, Trial
 from octune.search import Space, Strategy
@@ -55,10 +55,12 @@ def tune(
     YAML file or a dict, and may name model, data and metric itself. The model you bring is not changed. There is always a
     :class:`Result`; a set-up that cannot work raises.
     """
-    job = Job.of(model, calibration, evaluate, metric, evaluation, criterion, config, listener, certify=certify)
+    request = Request(model, calibration, evaluate, metric, evaluation, criterion, certify, config, listener)
+    job = Job.of(request)
     with job, job.study.stop.remembering_interrupts():
         study = job.study
         study.baseline()
+        study.prepare(job.calibration)
         stopped, best, space, ranges, ops = "", None, Space({}), Ranges(), study.backend.ops()
         try:
             for samples in job.sample_options:
@@ -87,10 +89,14 @@ def look(job: Job, samples: int) -> tuple[tuple[Op, ...], Ranges, Space]:
 
 def _search(study: Study, strategy: Strategy, ranges: Ranges) -> str:
     """Ask, run, tell, until the strategy is done or it is time to stop. Returns why it ended."""
-    while (proposal := strategy.ask()) is not None:
-        if study.stop.reason:
-            return study.stop.reason
-        trial = study.trial(proposal, ranges)
+    while True:
+        study.clock.enter("look", "choosing a plan, without labels")
+        proposal = None if study.stop.reason else strategy.ask()
+        if reason := study.stop.reason:
+            return reason
+        if proposal is None:
+            break
+        trial = study.trial(proposal.plan, proposal.reason, ranges)
         if trial is None:
             return study.stop.reason
         strategy.tell(trial)
@@ -156,12 +162,12 @@ def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resu
     if met and best.speed is not None and best.speed.disturbed and not best.speed.beats(FP32):
         stopped += "; others kept the machine too busy to tell whether it is faster than fp32"
     late = [study.journal.broken] if study.journal.broken else []
-    if study.busiest > BUSY:
+    if study.stopwatch.busiest > BUSY:
         late.append(
-            f"the machine was too busy to compare speeds: other processes took up to {study.busiest:.0%} of the CPU. "
+            f"the machine was too busy to compare speeds: other processes took up to {study.stopwatch.busiest:.0%} of the CPU. "
             "What is not clearly faster than a plainer form is not used; tune again when it is quiet"
         )
-    study.leave()
+    study.clock.stop()
     return Result(
         met=met,
         model=study.model(best),
@@ -174,7 +180,7 @@ def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resu
         ops=ops,
         notes=(*study.backend.notes, *job.notes, *study.evaluator.notes, *study.listener.notes, *late),
         seconds=study.stop.seconds,
-        stages=dict(study.stages),
+        stages=dict(study.clock.seconds),
         environment=job.environment,
         kept={} if best is baseline else _why_float(best.plan, space, ops),
         workspace=study.journal.folder,
@@ -216,11 +222,12 @@ def quantize(
 
     Without ``calibration`` data only dynamic schemes are used.
     """
-    job = Job.of(model, calibration, None, None, None, None, config, None, unchecked=True)
+    job = Job.of(Request(model, calibration, config=config, unchecked=True))
     with job:
         study = job.study
         if job.calibration is None:
             log.warning("quantize: no calibration data was given, so only dynamic schemes are used")
+        study.prepare(job.calibration)
         ranges = study.calibrate(job.calibration, job.sample_options[0], None)
         if plan is None:
             ops = legal_ops(study.backend.ops(), job.config.quantization, ranges if job.calibration else None)

@@ -16,21 +16,21 @@ from octune.backends.base import Backend, Finalist, Settings, Visit
 from octune.calibration import Ranges
 from octune.config import Config, parse_config
 from octune.cost.latency import FP32 as AS_FAST
-from octune.cost.latency import Latency, Speedup
+from octune.cost.latency import Latency, Speedup, Timing
 from octune.cost.load import Patience
 from octune.cost.table import SLACK
 from octune.criterion import Absolute
 from octune.data import as_batches
-from octune.engine import Journal, Stop, Study, local
+from octune.engine import Journal, Stop, Study, stopwatch
 from octune.engine.events import Listener
-from octune.engine.local import WORST, Timing
+from octune.engine.local import WORST
+from octune.engine.stopwatch import Stopwatch
 from octune.errors import DataError, EvaluationError
 from octune.evaluation.function import FunctionEvaluator
 from octune.int8 import limit_for
 from octune.job import Job
 from octune.plan import Op, Plan, Scheme
 from octune.result import Result
-from octune.search import Proposal
 from octune.tune import _fastest_passing, tune
 
 INT8, FP32 = Scheme.int8(), Scheme.fp32()
@@ -52,7 +52,7 @@ class Fake(Backend):
 
     def __init__(self, model: Any = None, settings: Settings | None = None) -> None:
         self.limit = limit_for(portable=False)
-        self.observed, self.applied, self.refreshes = 0, 0, 0
+        self.prepared, self.observed, self.applied, self.refreshes = 0, 0, 0, 0
         self.harm: dict[tuple[str, Scheme], float] = {("a", INT8): 0.1, ("b", INT8): 0.2}
         self.forms: list[Callable[[Plan], Finalist]] = []
         self.run_error: Exception | None = None
@@ -61,9 +61,11 @@ class Fake(Backend):
     def accepts(cls, model: object) -> bool:
         return True
 
-    @property
-    def baseline(self) -> Model:
+    def fp32_model(self) -> Model:
         return Model(Plan())
+
+    def prepare(self, inputs: Any) -> None:
+        self.prepared += 1
 
     def split(self, batch: Any) -> tuple[Any, Any]:
         return batch, None
@@ -129,17 +131,9 @@ BATCHES = as_batches([np.ones((4, 2)), -np.ones((4, 2)), np.full((4, 2), 3.0)], 
 
 
 def study(evaluate: Callable[[Model], Any] = lambda model: 1.0, journal: Journal | None = None, example: Any = ((1.0,),)) -> Study:
-    return Study(
-        Fake(),
-        FunctionEvaluator(evaluate),
-        Absolute(0.1),
-        journal or Journal(),
-        Stop(),
-        Listener(),
-        Timing(warmup=0, iterations=1),
-        example,
-        patience=Patience(0.0),
-    )
+    backend, stop = Fake(), Stop()
+    timer = Stopwatch(backend, Timing(warmup=0, iterations=1), stop, example, Patience(0.0))
+    return Study(backend, FunctionEvaluator(evaluate), Absolute(0.1), journal or Journal(), stop, Listener(), timer)
 
 
 def fake(made: Study) -> Fake:
@@ -170,7 +164,7 @@ def test_a_baseline_that_cannot_be_run_is_a_data_error() -> None:
 def test_a_journal_with_a_baseline_without_a_score_is_refused() -> None:
     made = study()
     made.baseline()
-    made.journal.append("baseline", {**made.journal.records("baseline")[0], "score": None})
+    made.journal.records("baseline")[0]["answer"]["trial"]["score"] = None
     with pytest.raises(EvaluationError, match="without a score"):
         made.baseline()
 
@@ -183,25 +177,27 @@ def test_calibration_stops_at_the_number_of_samples() -> None:
     assert made.calibrate(BATCHES, 1000, None)["a"].high == 3.0
 
 
-def test_calibration_is_kept_but_the_backend_still_sees_a_batch(tmp_path: Path) -> None:
+def test_calibration_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "ranges.npz"
     study().calibrate(BATCHES, 8, path)
     again = study()
     assert again.calibrate(BATCHES, 8, path)["a"].high == 1.0
-    assert fake(again).observed == 1
+    assert fake(again).observed == 0
     more = study()
     assert more.calibrate(BATCHES, 12, path)["a"].high == 3.0  # another number of samples is another calibration
     assert fake(more).observed == 3
 
 
-def test_without_data_the_backend_sees_the_example() -> None:
+def test_the_backend_gets_ready_on_a_batch_or_on_the_example() -> None:
     made = study()
-    ranges = made.calibrate(None, 0, None)
-    assert len(ranges) == 0
-    assert fake(made).observed == 1
+    made.prepare(BATCHES)
+    assert (fake(made).prepared, fake(made).observed) == (1, 0)
+    made.prepare(None)
+    assert fake(made).prepared == 2
     empty = study(example=None)
+    empty.prepare(None)
+    assert fake(empty).prepared == 0
     assert len(empty.calibrate(None, 0, None)) == 0
-    assert fake(empty).observed == 0
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e300])
@@ -231,13 +227,13 @@ def test_a_trial_is_answered_by_the_journal_if_it_was_run_before() -> None:
     made = study(lambda model: calls.append(model.plan) or 1.0)
     made.baseline()
     ranges = made.calibrate(BATCHES, 8, None)
-    first = made.trial(Proposal(ALL_INT8, "first"), ranges)
-    again = made.trial(Proposal(ALL_INT8, "again"), ranges)
+    first = made.trial(ALL_INT8, "first", ranges)
+    again = made.trial(ALL_INT8, "again", ranges)
     assert calls == [Plan(), ALL_INT8]
     assert first is not None
     assert again is not None
     assert (again.plan, again.score, again.verdict) == (first.plan, first.score, first.verdict)
-    other = made.trial(Proposal(ALL_INT8, "other ranges"), made.calibrate(BATCHES, 12, None))
+    other = made.trial(ALL_INT8, "other ranges", made.calibrate(BATCHES, 12, None))
     assert len(calls) == 3
     assert other is not None
     assert (first.samples, other.samples) == (8, 12)
@@ -249,7 +245,7 @@ def test_models_of_trials_are_not_hoarded_but_made_again() -> None:
     made.baseline()
     ranges = made.calibrate(BATCHES, 8, None)
     for plan in (ALL_INT8, Plan({"a": INT8, "b": FP32})):
-        made.trial(Proposal(plan, ""), ranges)
+        made.trial(plan, "", ranges)
     assert made.models == {}
     applied = fake(made).applied
     assert made.model(made.trials[0]).plan == ALL_INT8
@@ -265,7 +261,7 @@ def test_the_model_is_timed_before_evaluation_code_can_touch_it() -> None:
 
     made = study(spoil)
     made.baseline()
-    trial = made.trial(Proposal(ALL_INT8, ""), made.calibrate(BATCHES, 8, None))
+    trial = made.trial(ALL_INT8, "", made.calibrate(BATCHES, 8, None))
     assert trial is not None
     assert trial.error is None
     assert trial.latency_ms is not None
@@ -279,7 +275,7 @@ def test_a_failed_trial_keeps_its_reason_in_one_line() -> None:
 
     made = study(fail)
     made.baseline()
-    trial = made.trial(Proposal(ALL_INT8, ""), made.calibrate(BATCHES, 8, None))
+    trial = made.trial(ALL_INT8, "", made.calibrate(BATCHES, 8, None))
     assert trial is not None
     assert trial.error == "EvaluationError: The evaluation raised RuntimeError: first line"
     assert trial.verdict is None
@@ -295,7 +291,7 @@ def test_an_interrupted_trial_is_not_recorded() -> None:
 
     made = study(interrupt)
     made.baseline()
-    assert made.trial(Proposal(ALL_INT8, ""), made.calibrate(BATCHES, 8, None)) is None
+    assert made.trial(ALL_INT8, "", made.calibrate(BATCHES, 8, None)) is None
     assert made.stop.reason == "interrupted by the user"
     assert made.journal.records("trial") == []
 
@@ -311,7 +307,7 @@ def with_winner(
     made.baseline()
     ranges = made.calibrate(BATCHES, 8, None)
     fake(made).apply = lambda plan, ranges: Model(plan, seconds=seconds)  # type: ignore[method-assign]
-    made.trial(Proposal(ALL_INT8, ""), ranges)
+    made.trial(ALL_INT8, "", ranges)
     return made, ranges
 
 
@@ -376,6 +372,24 @@ def test_without_an_input_nothing_is_compiled() -> None:
     assert made.trials[0].speedup is None
 
 
+def test_a_resumed_run_neither_times_nor_scores_a_form_again(tmp_path: Path) -> None:
+    scored: list[Plan] = []
+    for _ in range(2):
+        with Journal.open(tmp_path, {}, resume=True) as journal:
+            made = study(lambda model: scored.append(model.plan) or 1.0, journal)
+            made.baseline()
+            ranges = made.calibrate(BATCHES, 8, None)
+            fake(made).apply = lambda plan, ranges: Model(plan, seconds=0.05)  # type: ignore[method-assign]
+            made.trial(ALL_INT8, "", ranges)
+            compiled = Model(ALL_INT8)
+            fake(made).forms = [lambda plan, made_form=compiled: Finalist("compiled", made_form)]
+            made.finalists(made.trials[0], ranges)
+            assert [trial.form for trial in made.trials] == ["eager", "compiled"]
+            assert made.model(made.trials[1]) is compiled
+            assert len(journal.records("trial")) == 2
+    assert scored == [Plan(), ALL_INT8, ALL_INT8]
+
+
 # -- speed ------------------------------------------------------------------------------------------------------------
 
 
@@ -388,7 +402,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, *speeds: Speedup) -> dict[str, list[A
             asked.setdefault(name, []).append(value)
         return next(answers), Latency((1.0,))
 
-    monkeypatch.setattr(local, "compare", compare)
+    monkeypatch.setattr(stopwatch, "compare", compare)
     return asked
 
 
@@ -460,7 +474,7 @@ def test_models_that_tie_in_speed_are_chosen_by_size(monkeypatch: pytest.MonkeyP
     made.baseline()
     ranges = made.calibrate(BATCHES, 8, None)
     for plan in plans:
-        made.trial(Proposal(plan, ""), ranges)
+        made.trial(plan, "", ranges)
     assert chosen(made, "performance") == ALL_INT8
     fake(made).size = lambda model: 100  # type: ignore[method-assign]
     for index, trial in enumerate(made.trials):
@@ -483,8 +497,8 @@ def test_a_gain_beyond_what_ops_allow_is_doubtful(monkeypatch: pytest.MonkeyPatc
     made = study()
     made.baseline()
     ranges = made.calibrate(BATCHES, 8, None)
-    made.costs = {("a", INT8): 1.0, ("a", FP32): 2.0, ("b", INT8): 1.0, ("b", FP32): 2.0}
-    made.trial(Proposal(Plan({"a": INT8}), ""), ranges)
+    made.stopwatch.costs = {("a", INT8): 1.0, ("a", FP32): 2.0, ("b", INT8): 1.0, ("b", FP32): 2.0}
+    made.trial(Plan({"a": INT8}), "", ranges)
     limit = asked["ceiling"][0]
     assert limit == pytest.approx(SLACK * 4.0 / 3.0)
     assert made.listener.notes == [
@@ -495,7 +509,8 @@ def test_a_gain_beyond_what_ops_allow_is_doubtful(monkeypatch: pytest.MonkeyPatc
 def test_no_more_time_is_spent_on_waiting_than_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = timed(monkeypatch, AS_FAST)
     made = study()
-    made.stop, made.patience = Stop(timeout=5.0), Patience(20.0)
+    made.stop = Stop(timeout=5.0)
+    made.stopwatch = Stopwatch(made.backend, Timing(), made.stop, ((1.0,),), Patience(20.0))
     made.baseline()
-    made.trial(Proposal(ALL_INT8, ""), made.calibrate(BATCHES, 8, None))
+    made.trial(ALL_INT8, "", made.calibrate(BATCHES, 8, None))
     assert asked["patience"][0].seconds <= 5.0

@@ -27,7 +27,7 @@ def prepared() -> tuple[Any, Ranges, list[Any]]:
 
 def test_fp32_does_no_harm_and_int8_a_little(prepared: tuple[Any, Ranges, list[Any]]) -> None:
     backend, ranges, inputs = prepared
-    joint = Joint(backend, ranges, inputs)
+    joint = Joint(backend, ranges, inputs, Journal())
     names = [op.name for op in backend.ops()]
     assert joint(Plan()) == joint(Plan(dict.fromkeys(names, Scheme.fp32()))) == 0.0
     assert 0 < joint(Plan({names[0]: INT8})) < 0.01
@@ -56,7 +56,7 @@ def test_a_plan_that_does_not_run_is_the_worst(prepared: tuple[Any, Ranges, list
             return super().run(model, inputs)
 
     broken = Broken(digits().model(), Settings())
-    joint = Joint(broken, ranges, inputs)
+    joint = Joint(broken, ranges, inputs, Journal())
     assert joint(Plan({broken.ops()[0].name: INT8})) == WORST
     assert joint(Plan()) == 0.0
 
@@ -71,4 +71,4 @@ def test_nan_is_the_worst_too(prepared: tuple[Any, Ranges, list[Any]]) -> None:
                 model.register_forward_hook(lambda module, args, output: output * torch.nan)
             return model
 
-    assert Joint(Lost(digits().model(), Settings()), ranges, inputs)(Plan({"0": INT8})) == WORST
+    assert Joint(Lost(digits().model(), Settings()), ranges, inputs, Journal())(Plan({"0": INT8})) == WORST

@@ -12,7 +12,8 @@ A backend answers a few questions about one model, and knows nothing of search, 
     finalists(plan, ranges, inputs)     slower to make, faster to run forms of the same plan (compiled), if there are any
     save(model, ...), load()            a folder that needs nothing else
 
-A model under a plan is a function of the prepared model, the plan and the ranges, and of nothing else: not of what was observed or applied before.
+A model under a plan is a function of the prepared model, the plan and the ranges, and of nothing else: what was observed or applied before
+does not matter.
 The model that the user brought is never handed out and never changed: ``fp32_model()`` is a private copy.
 """
 

@@ -1,7 +1,7 @@
 """An append-only journal: every line is one thing that was learned, written and synced before the next begins.
 
     with Journal.open(path, header={...}, resume=True) as journal:
-        journal.append("trial", {...})
+        journal.once("trial", {"digest": plan.digest}, lambda: run(plan))       # runs it, or has the answer already
         journal.records("trial")
 
 Killed in the middle of a line, the run loses that line and nothing else. Results are found again by what they
@@ -14,7 +14,7 @@ import fcntl
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -24,7 +24,7 @@ from octune.errors import WorkspaceError
 __all__ = ["Journal"]
 
 log = logging.getLogger("octune")
-VERSION = 1
+VERSION = 2
 RANGES = "ranges.npz"
 
 
@@ -112,6 +112,19 @@ class Journal:
         except OSError as error:
             self.broken = f"the journal in {self.folder} could not be written ({error}): this run goes on, but cannot be resumed"
             log.error("%s", self.broken)
+
+    def once(self, event: str, key: Mapping[str, Any], compute: Callable[[], Any]) -> Any:
+        """The answer to a question, which is asked only if no record has it: that is all there is to resuming.
+
+        Question and answer are plain data. An answer of None is that there was none, and is not kept.
+        """
+        for record in self.records(event):
+            if all(record.get(name) == value for name, value in key.items()):
+                return record["answer"]
+        answer = compute()
+        if answer is not None:
+            self.append(event, {**key, "answer": answer})
+        return answer
 
     def records(self, event: str) -> list[dict[str, Any]]:
         """All records of that kind, oldest first."""

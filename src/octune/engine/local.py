@@ -9,45 +9,41 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from octune.backends.base import Backend
 from octune.calibration import Ranges, collect
-from octune.cost.latency import FP32, Latency, Speedup, Timing, compare, interleaved
-from octune.cost.load import Patience
-from octune.cost.table import ceiling, measure_ops
+from octune.cost.latency import FP32, Latency, Speedup
+from octune.cost.table import measure_ops
 from octune.criterion import Criterion, Verdict
 from octune.data import Batches
+from octune.engine.clock import Clock
 from octune.engine.events import Listener
 from octune.engine.journal import Journal
 from octune.engine.stop import Stop
+from octune.engine.stopwatch import Speed, Stopwatch
 from octune.errors import ConfigError, DataError, EvaluationError, OctuneError, WorkspaceError, summary
 from octune.evaluation.evaluator import Evaluator
 from octune.evaluation.referee import Standard
 from octune.plan import Op, Plan, Scheme
 from octune.result import Trial
 from octune.score import Score
-from octune.search.base import Proposal
 from octune.sensitivity import WORST, Joint
 
-__all__ = ["Study", "Timing"]
+__all__ = ["Study"]
 
 log = logging.getLogger("octune")
 # What is run to see how far outputs move: for whole plans, and for every op and scheme by itself.
 LOOK_SAMPLES, PROBE_SAMPLES = 16, 8
 
-Speed = tuple[Speedup, float] | tuple[None, None]  # how many times faster than fp32, and milliseconds
-
 
 @dataclass
 class Study:
-    """One model being tuned. ``example`` is the input that latency is measured on. ``certifier`` scores on data held out of the search."""
+    """One model being tuned. ``certifier`` scores on data held out of the search."""
 
     backend: Backend
     evaluator: Evaluator
@@ -55,76 +51,25 @@ class Study:
     journal: Journal
     stop: Stop
     listener: Listener
-    timing: Timing = field(default_factory=Timing)
-    example: Any = None
+    stopwatch: Stopwatch
     certifier: Evaluator | None = None
     trials: list[Trial] = field(default_factory=list)
     models: dict[str, Any] = field(default_factory=dict)
     ranges: dict[int, Ranges] = field(default_factory=dict)
-    costs: dict[tuple[str, Scheme], float] = field(default_factory=dict)
-    patience: Patience = field(default_factory=Patience)
-    busiest: float = 0.0  # the largest share of the CPU that other processes had while a speed was measured
     reference: Trial | None = None
-    untouched: Any = None
-    stages: dict[str, float] = field(default_factory=dict)
-    _entered: tuple[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        self.clock = Clock(self.listener)
 
     # -- stages ---------------------------------------------------------------------------------------------------
 
-    def enter(self, name: str, detail: str) -> None:
-        """A stage begins, and the one before it ends."""
-        self._switch(name)
-        self.listener.stage(name, detail)
-
-    def _switch(self, name: str) -> None:
-        self.leave()
-        self._entered = (name, time.perf_counter())
-
-    @contextmanager
-    def _within(self, name: str) -> Iterator[None]:
-        """Book what happens here under another name, without announcing a stage."""
-        before = self._entered
-        self._switch(name)
-        try:
-            yield
-        finally:
-            self.leave() if before is None else self._switch(before[0])
-
-    def leave(self) -> None:
-        """Book the time of the stage that ends here."""
-        if self._entered is not None:
-            name, begun = self._entered
-            self.stages[name] = self.stages.get(name, 0.0) + time.perf_counter() - begun
-            self._entered = None
-
     def baseline(self) -> Trial:
         """Score and time fp32. What fails here fails the run: there is nothing to compare with."""
-        recorded = self.journal.last("baseline")
-        if recorded is not None:
-            self.evaluator.order = recorded["order"]
-            trial = Trial.from_json({key: value for key, value in recorded.items() if key != "order"})
-            if self.example is None:
-                self._captured_example()
-        else:
-            self.enter("baseline", "scoring the fp32 model")
-            begun = time.perf_counter()
-            model = self.backend.fp32_model()
-            with self.backend.capture(model) as seen:
-                score = self._baseline_score(model)
-            if self.example is None:
-                self.example = next(iter(seen), None)
-            latency = self._baseline_latency()
-            trial = Trial(
-                Plan({op.name: Scheme.fp32() for op in self.backend.ops()}),
-                form="fp32",
-                reason="the model as it came",
-                score=score,
-                latency_ms=latency.median_ms if latency else None,
-                speed=FP32,
-                size=self.backend.size(model),
-                seconds=time.perf_counter() - begun,
-            )
-            self.journal.append("baseline", {"order": self.evaluator.order, **trial.to_json()})
+        known = self.journal.last("baseline") is not None
+        answer = self.journal.once("baseline", {}, self._score_fp32)
+        self.evaluator.order, trial = answer["order"], Trial.from_json(answer["trial"])
+        if known and self.stopwatch.example is None:
+            self._captured_example()
         if trial.score is None:
             raise EvaluationError("The journal holds a baseline without a score. Start again with workspace.resume: false.")
         if self.criterion.confidence is not None and trial.score.items is None:
@@ -136,49 +81,37 @@ class Study:
         self.reference = trial.judged(replace(self.criterion, confidence=None), trial.score)
         self.listener.trial(self.reference)
         if self.certifier is not None:
-            self._held_out("fp32", self.backend.fp32_model())
+            self._held_out("fp32", self.backend.fp32_model)
         return self.reference
 
-    def certify(self, trial: Trial) -> Verdict | None:
-        """The final word on a trial, from data that the search never saw. None when it could not be scored there."""
-        if self.certifier is None:
-            return None
-        self.enter("certify", "scoring the winner on data that the search never saw")
-        try:
-            return self.criterion.judge(self._held_out("fp32", self.backend.fp32_model()), self._held_out(trial.key, self.model(trial)))
-        except KeyboardInterrupt:
-            self.stop.interrupted = True
-            self.listener.note("the winner was not scored on the data held out: interrupted by the user")
-        except OctuneError as error:
-            self.listener.note(f"the winner could not be scored on the data held out: {summary(error)}")
-        return None
+    def _score_fp32(self) -> dict[str, Any]:
+        self.clock.enter("baseline", "scoring the fp32 model")
+        begun = time.perf_counter()
+        model = self.backend.fp32_model()
+        with self.backend.capture(model) as seen:
+            try:
+                score = self.evaluator(model)
+            except EvaluationError as error:
+                raise type(error)(f"The fp32 model could not be scored, so there is nothing to compare with. {error}") from error
+        if self.stopwatch.example is None:
+            self.stopwatch.example = next(iter(seen), None)
+        latency = self._fp32_latency()
+        trial = Trial(
+            Plan({op.name: Scheme.fp32() for op in self.backend.ops()}),
+            form="fp32",
+            reason="the model as it came",
+            score=score,
+            latency_ms=latency.median_ms if latency else None,
+            speed=FP32,
+            size=self.backend.size(model),
+            seconds=time.perf_counter() - begun,
+        )
+        return {"order": self.evaluator.order, "trial": trial.to_json()}
 
-    def _held_out(self, key: str, model: Any) -> Score:
-        if self.certifier is None:
-            raise ValueError("there is no data held out")
-        known = next((record for record in self.journal.records("held out") if record["key"] == key), None)
-        if known is not None:
-            self.certifier.order = known["order"]
-            return Score.from_json(known["score"])
-        if self.certifier.order is None and isinstance(self.evaluator.order, int):
-            self.certifier.order = self.evaluator.order  # how many items a function scores: it need not be run in full to learn that again
-        score = self.certifier(model)
-        self.journal.append("held out", {"key": key, "order": self.certifier.order, "score": score.to_json()})
-        return score
-
-    def _baseline_score(self, model: Any) -> Any:
+    def _fp32_latency(self) -> Latency | None:
         try:
-            return self.evaluator(model)
-        except EvaluationError as error:
-            raise type(error)(f"The fp32 model could not be scored, so there is nothing to compare with. {error}") from error
-
-    def _baseline_latency(self) -> Latency | None:
-        """One look: what counts is how fp32 does in turns with the others, later."""
-        if self.example is None:
-            return None
-        try:
-            with self._within("timing"):
-                return interleaved({"fp32": self._call(self._untouched())}, iterations=1, warm=("fp32",))["fp32"]
+            with self.clock.within("timing"):
+                return self.stopwatch.fp32()
         except OctuneError:
             raise
         except Exception as error:
@@ -192,26 +125,56 @@ class Study:
                 self.evaluator(model)
             except OctuneError as error:
                 log.warning("latency cannot be measured: %s", error)
-        self.example = next(iter(seen), None)
+        self.stopwatch.example = next(iter(seen), None)
+
+    def certify(self, trial: Trial) -> Verdict | None:
+        """The final word on a trial, from data that the search never saw. None when it could not be scored there."""
+        if self.certifier is None:
+            return None
+        self.clock.enter("certify", "scoring the winner on data that the search never saw")
+        try:
+            baseline = self._held_out("fp32", self.backend.fp32_model)
+            return self.criterion.judge(baseline, self._held_out(trial.key, lambda: self.model(trial)))
+        except KeyboardInterrupt:
+            self.stop.interrupted = True
+            self.listener.note("the winner was not scored on the data held out: interrupted by the user")
+        except OctuneError as error:
+            self.listener.note(f"the winner could not be scored on the data held out: {summary(error)}")
+        return None
+
+    def _held_out(self, trial: str, make: Callable[[], Any]) -> Score:
+        certifier = self.certifier
+        if certifier is None:
+            raise ValueError("there is no data held out")
+
+        def scored() -> dict[str, Any]:
+            if certifier.order is None and isinstance(self.evaluator.order, int):
+                certifier.order = self.evaluator.order  # how many items a function scores: it need not be run in full to learn that again
+            score = certifier(make())
+            return {"order": certifier.order, "score": score.to_json()}
+
+        answer = self.journal.once("held out", {"trial": trial}, scored)
+        certifier.order = answer["order"]
+        return Score.from_json(answer["score"])
+
+    def prepare(self, batches: Batches | None) -> None:
+        """Let the backend get ready for plans on a first batch, if there is one."""
+        inputs = self.stopwatch.example if batches is None else next(self._samples(batches, 1), None)
+        if inputs is not None:
+            self.clock.enter("prepare", "getting the model ready on a first batch")
+            self.backend.prepare(inputs)
 
     def calibrate(self, batches: Batches | None, samples: int, path: Path | None) -> Ranges:
         """One streaming pass over about ``samples`` samples; constant memory, whatever their number. Without data: no ranges."""
         ranges = self._observe(batches, samples, path) if batches is not None else Ranges()
-        if batches is None and self.example is not None:
-            self._show([self.example])
         self.ranges[ranges.samples] = ranges
         return ranges
-
-    def _show(self, inputs: Iterable[Any]) -> None:
-        """Let the backend see inputs without keeping ranges: it may have to prepare the model before it can apply a plan."""
-        self.backend.observe(inputs, lambda op, array, *, shape, channel_axis=-1: None)
 
     def _observe(self, batches: Batches, samples: int, path: Path | None) -> Ranges:
         known = _kept(path)
         if known is not None and known.samples == samples:
-            self._show(islice(self._samples(batches, 1), 1))
             return known
-        self.enter("calibration", f"observing activations on about {samples} samples")
+        self.clock.enter("calibration", f"observing activations on about {samples} samples")
         ranges = collect(self.backend, self._samples(batches, samples), samples)
         if path is not None:
             try:
@@ -233,97 +196,104 @@ class Study:
         """Some inputs to run without labels."""
         if batches is not None:
             return list(islice(self._samples(batches, samples), samples))
-        return [] if self.example is None else [self.example]
+        return [] if self.stopwatch.example is None else [self.stopwatch.example]
 
     def joint(self, ranges: Ranges, batches: Batches | None) -> Joint | None:
         """Measures the label-free harm of whole plans; None without anything to run."""
         inputs = self._few(batches, LOOK_SAMPLES)
-        self.enter("look", "running whole plans without labels")
         return Joint(self.backend, ranges, inputs, self.journal) if inputs else None
 
     def damage(self, ops: Sequence[Op], ranges: Ranges, batches: Batches | None) -> dict[tuple[str, Scheme], float]:
         """Label-free harm of every op in every scheme, on a few calibration batches."""
         candidates = {op.name: [s for s in op.schemes if s.dtype != "fp32"] for op in ops}
-        recorded = self._known("damage", ranges)
-        if recorded is not None:
-            return _restore(recorded["values"])
-        self.enter("sensitivity", f"probing {sum(map(len, candidates.values()))} choices without labels")
-        inputs = self._few(batches, PROBE_SAMPLES)
-        values = self.backend.damage(candidates, ranges, inputs) if inputs else {}
-        # An output that is infinite or NaN is as bad as it gets; neither can be ranked, nor kept in a journal.
-        values = {key: min(value, WORST) if math.isfinite(value) else WORST for key, value in values.items()}
-        self.journal.append("damage", {"samples": ranges.samples, "values": _flatten(values)})
-        return values
+
+        def probed() -> list[list[Any]]:
+            self.clock.enter("sensitivity", f"probing {sum(map(len, candidates.values()))} choices without labels")
+            inputs = self._few(batches, PROBE_SAMPLES)
+            values = self.backend.damage(candidates, ranges, inputs) if inputs else {}
+            # An output that is infinite or NaN is as bad as it gets; neither can be ranked, nor kept in a journal.
+            return _flatten({key: min(value, WORST) if math.isfinite(value) else WORST for key, value in values.items()})
+
+        return _restore(self.journal.once("damage", {"samples": ranges.samples}, probed))
 
     def cost(self, ops: Sequence[Op], ranges: Ranges) -> dict[tuple[str, Scheme], float]:
         """Measured milliseconds of every op in every scheme."""
-        recorded = self._known("cost", ranges)
-        if recorded is not None:
-            self.costs = _restore(recorded["values"])
-            return self.costs
-        self.enter("cost", "timing ops on this machine")
-        self.costs = measure_ops(self.backend, ops, ranges)
-        self.journal.append("cost", {"samples": ranges.samples, "values": _flatten(self.costs)})
-        return self.costs
 
-    def _known(self, event: str, ranges: Ranges) -> dict[str, Any] | None:
-        return next((record for record in self.journal.records(event) if record["samples"] == ranges.samples), None)
+        def timed() -> list[list[Any]]:
+            self.clock.enter("cost", "timing ops on this machine")
+            return _flatten(measure_ops(self.backend, ops, ranges))
+
+        costs = _restore(self.journal.once("cost", {"samples": ranges.samples}, timed))
+        self.stopwatch.costs = costs
+        return costs
 
     # -- trials ---------------------------------------------------------------------------------------------------
 
-    def trial(self, proposal: Proposal, ranges: Ranges) -> Trial | None:
+    def trial(self, plan: Plan, reason: str, ranges: Ranges) -> Trial | None:
         """Apply a plan, score it, time it in turns with fp32. None when the user broke it off."""
         self.stop.trials += 1
-        known = self._recorded("eager", proposal.plan, ranges)
-        if known is not None:
-            return self._add(known)
-        self.enter("trial", proposal.reason)
-        return self._attempt(proposal.plan, "eager", proposal.reason, ranges, lambda: self.backend.apply(proposal.plan, ranges))
+
+        def tried() -> dict[str, Any] | None:
+            self.clock.enter("trial", reason)
+            trial = Trial(plan, reason=reason, samples=ranges.samples)
+            return self._attempt(trial, lambda: self.backend.apply(plan, ranges), lambda model: self._eager_speed(model, plan))
+
+        return self._add(self.journal.once("trial", _key("eager", plan, ranges), tried))
 
     def finalists(self, winner: Trial, ranges: Ranges) -> None:
         """Make the slower-to-make forms of a winning plan; one that is clearly faster is scored before it may win."""
-        if self.example is None:
+        if self.stopwatch.example is None:
             return
-        self.enter("finalists", "compiling the winner")
+        self.clock.enter("finalists", "compiling the winner")
         try:
-            for finalist in self.backend.finalists(winner.plan, ranges, self.example):
-                rival = winner.speed or FP32
-                speed = self._speed(finalist.model, rival)
-                if speed[0] is None or not speed[0].beats(rival):
-                    found = f"{speed[0]}, eager {rival}"
-                    self.listener.note(f"the {finalist.form} form is not clearly faster than eager int8 ({found}), so it is not used")
-                    continue
-                self.enter("trial", f"scoring the {finalist.form} form of the winner")
-                make, reason = partial(_given, finalist.model), f"the winner, {finalist.form}"
-                self._attempt(winner.plan, finalist.form, reason, ranges, make, speed)
+            for finalist in self.backend.finalists(winner.plan, ranges, self.stopwatch.example):
+                self._finalist(finalist.form, finalist.model, winner, ranges)
         except KeyboardInterrupt:
             self.stop.interrupted = True
         except Exception as error:
             log.debug("finalist", exc_info=True)
             self.listener.note(f"the winner stays eager int8: {type(error).__name__}: {summary(error)}")
 
-    def _attempt(
-        self, plan: Plan, form: str, reason: str, ranges: Ranges, make: Callable[[], Any], speed: Speed | None = None
-    ) -> Trial | None:
+    def _finalist(self, form: str, model: Any, winner: Trial, ranges: Ranges) -> None:
+        key, rival = _key(form, winner.plan, ranges), winner.speed or FP32
+
+        def timed() -> dict[str, Any]:
+            speed, ms = self._speed(model, rival)
+            return {"speed": None if speed is None else asdict(speed), "ms": ms}
+
+        answer = self.journal.once("speed", key, timed)
+        if answer["speed"] is None:
+            return
+        speed = Speedup(**answer["speed"])
+        if not speed.beats(rival):
+            self.listener.note(f"the {form} form is not clearly faster than eager int8 ({speed}, eager {rival}), so it is not used")
+            return
+
+        def tried() -> dict[str, Any] | None:
+            self.clock.enter("trial", f"scoring the {form} form of the winner")
+            trial = Trial(winner.plan, form=form, reason=f"the winner, {form}", samples=ranges.samples)
+            return self._attempt(trial, lambda: model, lambda _: (speed, answer["ms"]))
+
+        trial = self._add(self.journal.once("trial", key, tried))
+        if trial is not None and trial.score is not None:  # slow to make again, so it is kept
+            self.models[trial.key] = self.backend.refreshed(model)
+
+    def _attempt(self, trial: Trial, make: Callable[[], Any], speed: Callable[[Any], Speed]) -> dict[str, Any] | None:
+        """A trial with what came of it, as plain data; None when the user broke it off."""
         begun = time.perf_counter()
-        trial = Trial(plan, form=form, reason=reason, samples=ranges.samples)
         try:
             model = make()
             # Timed before it is scored: evaluation code may leave its mark on the model (train mode, hooks).
-            speedup, latency = self._eager_speed(model, plan) if speed is None else speed
+            speedup, latency = speed(model)
             trial = replace(trial, size=self.backend.size(model), latency_ms=latency, speed=speedup)
-            score = self.evaluator(model, self._standard())
-            trial = replace(trial, score=score, seconds=time.perf_counter() - begun)
-            if form != "eager":  # slow to make again, so it is kept
-                self.models[trial.key] = self.backend.refreshed(model)
+            trial = replace(trial, score=self.evaluator(model, self._standard()))
         except KeyboardInterrupt:
             self.stop.interrupted = True
             return None
         except Exception as error:
             log.debug("trial", exc_info=True)
-            trial = replace(trial, error=f"{type(error).__name__}: {summary(error)}", seconds=time.perf_counter() - begun)
-        self.journal.append("trial", trial.to_json())
-        return self._add(trial)
+            trial = replace(trial, error=f"{type(error).__name__}: {summary(error)}")
+        return replace(trial, seconds=time.perf_counter() - begun).to_json()
 
     def model(self, trial: Trial) -> Any:
         """The model of a trial. An eager one is made anew from its plan, so it is as it was before any evaluation code saw it."""
@@ -332,10 +302,13 @@ class Study:
         kept = self.models.get(trial.key)
         return self.backend.apply(trial.plan, self.ranges[trial.samples]) if kept is None else kept
 
-    def _add(self, trial: Trial) -> Trial:
+    def _add(self, answer: dict[str, Any] | None) -> Trial | None:
+        if answer is None:
+            return None
+        trial = Trial.from_json(answer)
         if self.reference is not None and self.reference.score is not None:
             trial = trial.judged(self.criterion, self.reference.score)
-        self.busiest = max(self.busiest, trial.speed.load if trial.speed else 0.0)
+        self.stopwatch.busiest = max(self.stopwatch.busiest, trial.speed.load if trial.speed else 0.0)
         self.trials.append(trial)
         self.listener.trial(trial)
         return trial
@@ -345,48 +318,22 @@ class Study:
         baseline = None if self.reference is None else self.reference.score
         return None if baseline is None or baseline.items is None else Standard(baseline, self.criterion)
 
-    def _recorded(self, form: str, plan: Plan, ranges: Ranges) -> Trial | None:
-        wanted = plan.to_json()
-        for record in self.journal.records("trial"):
-            if record["samples"] == ranges.samples and record["form"] == form and record["plan"] == wanted:
-                return Trial.from_json(record)
-        return None
-
     def _eager_speed(self, model: Any, plan: Plan) -> Speed:
-        """The speed of a model that runs op by op: it cannot gain more than its ops do alone."""
-        limit = ceiling(plan, self.costs)
-        measured = self._speed(model, most=limit)
-        if measured[0] is not None and measured[0].ratio > limit:
-            self.listener.note(f"a speed-up of {measured[0]} is doubtful: by what its ops take alone, it is no more than {limit:.2f}x")
+        """The speed of a model that runs op by op."""
+        most = self.stopwatch.most(plan)
+        measured = self._speed(model, most=most)
+        if measured[0] is not None and measured[0].ratio > most:
+            self.listener.note(f"a speed-up of {measured[0]} is doubtful: by what its ops take alone, it is no more than {most:.2f}x")
         return measured
 
     def _speed(self, model: Any, rival: Speedup = FP32, most: float = math.inf) -> Speed:
-        """How many times faster than fp32 (a copy of its own, which no evaluation code has seen), and milliseconds."""
-        if self.example is None:
-            return None, None
-        if self.stop.left is not None:
-            self.patience.seconds = min(self.patience.seconds, self.stop.left)
-        warm = self.untouched is not None
-        with self._within("timing"):
-            speed, latency = compare(
-                self._call(self._untouched()),
-                self._call(model),
-                self.timing,
-                rival=rival,
-                ceiling=most,
-                patience=self.patience,
-                warm=warm,
-            )
-        self.busiest = max(self.busiest, speed.load)
-        return speed, latency.median_ms
+        with self.clock.within("timing"):
+            return self.stopwatch.speed(model, rival, most)
 
-    def _untouched(self) -> Any:
-        if self.untouched is None:
-            self.untouched = self.backend.fp32_model()
-        return self.untouched
 
-    def _call(self, model: Any) -> Callable[[], object]:
-        return lambda: self.backend.run(model, self.example)
+def _key(form: str, plan: Plan, ranges: Ranges) -> dict[str, Any]:
+    """What a trial is found by in the journal."""
+    return {"form": form, "digest": plan.digest, "samples": ranges.samples}
 
 
 def _kept(path: Path | None) -> Ranges | None:
@@ -398,10 +345,6 @@ def _kept(path: Path | None) -> Ranges | None:
     except WorkspaceError as error:
         log.warning("%s Calibrating again.", error)
         return None
-
-
-def _given(model: Any) -> Any:
-    return model
 
 
 def _flatten(values: dict[tuple[str, Scheme], float]) -> list[list[Any]]:

@@ -42,8 +42,8 @@ class Strategy(ABC):
     def __init__(self, space: Space, *, keep_going: bool = False, seed: int = 1978) -> None:
         self.space, self.keep_going, self.seed = space, keep_going, seed
         self._told: dict[Plan, Trial] = {}
-        self._search = self.search()
-        self._pending: Proposal | None = next(self._search, None)
+        self._search: Search | None = None  # begun by the first question: making a strategy runs nothing
+        self._pending: Proposal | None = None
 
     @abstractmethod
     def search(self) -> Search:
@@ -51,6 +51,9 @@ class Strategy(ABC):
 
     def ask(self) -> Proposal | None:
         """The next plan to try, or None at the end. Plans that were told before are not asked for again."""
+        if self._search is None:
+            self._search = self.search()
+            self._pending = next(self._search, None)
         while self._pending is not None and self._pending.plan in self._told:
             self._advance(self._told[self._pending.plan])
         return self._pending
@@ -61,6 +64,8 @@ class Strategy(ABC):
         self._advance(trial)
 
     def _advance(self, trial: Trial) -> None:
+        if self._search is None:
+            raise RuntimeError("tell() answers a plan that ask() gave")
         try:
             self._pending = self._search.send(trial)
         except StopIteration:

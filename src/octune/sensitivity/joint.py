@@ -33,20 +33,16 @@ WORST = 1e9
 class Joint:
     """Measures plans, each once: answers are kept in the journal, so that a resumed run decides as the first one did."""
 
-    def __init__(self, backend: Backend, ranges: Ranges, inputs: Sequence[Any], journal: Journal | None = None) -> None:
+    def __init__(self, backend: Backend, ranges: Ranges, inputs: Sequence[Any], journal: Journal) -> None:
         self._backend, self._ranges, self._inputs, self._journal = backend, ranges, inputs, journal
         self._wanted: list[Outputs] | None = None
-        records = [] if journal is None else journal.records("joint")
-        self._known: dict[str, float] = {record["plan"]: record["harm"] for record in records if record["samples"] == ranges.samples}
 
     def __call__(self, plan: Plan) -> float:
         """The harm of this plan; ops that it does not name are fp32."""
         plan = Plan({op: scheme for op, scheme in plan.items() if scheme.dtype != "fp32"})
-        if plan.digest not in self._known:
-            harm = self._known[plan.digest] = self._measure(plan)
-            if self._journal is not None:
-                self._journal.append("joint", {"samples": self._ranges.samples, "plan": plan.digest, "harm": harm})
-        return self._known[plan.digest]
+        key = {"samples": self._ranges.samples, "plan": plan.digest}
+        harm: float = self._journal.once("joint", key, lambda: self._measure(plan))
+        return harm
 
     def _measure(self, plan: Plan) -> float:
         if self._wanted is None:

@@ -1,0 +1,52 @@
+"""Where the time of a run goes, stage by stage.
+
+clock.enter("calibration", "observing activations")     # announces it, and ends the stage before
+with clock.within("timing"):                            # books what happens here under another name
+    ...
+clock.seconds                                           # {"baseline": 8.2, "calibration": 1.1, ...}
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from octune.engine.events import Listener
+
+__all__ = ["Clock"]
+
+
+class Clock:
+    """Books every second under one stage."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.seconds: dict[str, float] = {}
+        self._listener = listener
+        self._entered: tuple[str, float] | None = None
+
+    def enter(self, stage: str, detail: str) -> None:
+        """A stage begins, and the one before it ends."""
+        self._switch(stage)
+        self._listener.stage(stage, detail)
+
+    @contextmanager
+    def within(self, stage: str) -> Iterator[None]:
+        """Book what happens here under another stage, without announcing it."""
+        before = self._entered
+        self._switch(stage)
+        try:
+            yield
+        finally:
+            self.stop() if before is None else self._switch(before[0])
+
+    def stop(self) -> None:
+        """Book the time of the stage that ends here."""
+        if self._entered is not None:
+            stage, begun = self._entered
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - begun
+            self._entered = None
+
+    def _switch(self, stage: str) -> None:
+        self.stop()
+        self._entered = (stage, time.perf_counter())

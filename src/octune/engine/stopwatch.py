@@ -1,0 +1,64 @@
+"""How fast models are, each in turns with one fp32 model that no evaluation code has seen.
+
+stopwatch = Stopwatch(backend, Timing(), stop)
+stopwatch.example = inputs                  # without one there is nothing to time
+stopwatch.speed(model)                      # -> (Speedup, milliseconds), or (None, None)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+from octune.backends.base import Backend
+from octune.cost.latency import FP32, Latency, Speedup, Timing, compare, interleaved
+from octune.cost.load import Patience
+from octune.cost.table import ceiling
+from octune.engine.stop import Stop
+from octune.plan import Plan, Scheme
+
+__all__ = ["Speed", "Stopwatch"]
+
+Speed = tuple[Speedup, float] | tuple[None, None]  # how many times faster than fp32, and milliseconds
+
+
+class Stopwatch:
+    """Times models of one backend on one example."""
+
+    def __init__(self, backend: Backend, timing: Timing, stop: Stop, example: Any = None, patience: Patience | None = None) -> None:
+        self.example = example
+        self.costs: Mapping[tuple[str, Scheme], float] = {}  # milliseconds of every op in every scheme by itself, once they are known
+        self.busiest = 0.0  # the largest share of the CPU that other processes had while a speed was measured
+        self._backend, self._timing, self._stop = backend, timing, stop
+        self._patience = patience or Patience()
+
+    @cached_property
+    def _fp32(self) -> Any:
+        return self._backend.fp32_model()
+
+    def fp32(self) -> Latency | None:
+        """One look: what counts is how fp32 does in turns with the others, later."""
+        if self.example is None:
+            return None
+        return interleaved({"fp32": self._call(self._fp32)}, iterations=1, warm=("fp32",))["fp32"]
+
+    def speed(self, model: Any, rival: Speedup = FP32, ceiling: float = math.inf) -> Speed:
+        """How many times faster than fp32 a model is, and milliseconds."""
+        if self.example is None:
+            return None, None
+        if self._stop.left is not None:
+            self._patience.seconds = min(self._patience.seconds, self._stop.left)
+        warm = "_fp32" in self.__dict__
+        calls = self._call(self._fp32), self._call(model)
+        speed, latency = compare(*calls, self._timing, rival=rival, ceiling=ceiling, patience=self._patience, warm=warm)
+        self.busiest = max(self.busiest, speed.load)
+        return speed, latency.median_ms
+
+    def most(self, plan: Plan) -> float:
+        """How many times faster than fp32 a plan can be at most where it runs op by op: it cannot gain more than its ops do alone."""
+        return ceiling(plan, self.costs)
+
+    def _call(self, model: Any) -> Callable[[], object]:
+        return lambda: self._backend.run(model, self.example)
