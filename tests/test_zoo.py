@@ -60,7 +60,7 @@ def test_rows_that_cannot_run_say_why(bench: Any, place: Any) -> None:
     for row, reason in (("pytorch-mrpc", "no folder of .* ends in mrpc"), ("pytorch-imagenet", "there is no .*imagenet")):
         [found] = [one for one in bench.ROWS if one.name == row]
         with pytest.raises(bench.Missing, match=reason):
-            found.run(place, found.task)
+            found.job(place, found.task)
 
 
 def test_the_page_says_what_the_rows_say(bench: Any, tmp_path: Path) -> None:
