@@ -1,6 +1,6 @@
 """A run on the terminal: what is being done, the trials so far, how long it has taken and how long it may take.
 
-with LiveProgress(console, stop) as listener:
+with closing(LiveProgress(console, timeout)) as listener:
     tune(..., listener=listener)
 """
 
