@@ -179,6 +179,11 @@ class BackendContract:
         for call in calls * 2:  # made first, run in turns
             call()
 
+    def test_it_says_how_fast_its_number_formats_are(self, backend: Backend) -> None:
+        found = type(backend).self_test()
+        assert {"int8 static", "int8 dynamic"} <= set(found.speed)
+        assert min(found.speed.values()) > 0
+
     def test_damage_ranks_int8_above_bf16(self, backend: Backend, ranges: Ranges, inputs: Any) -> None:
         op = next((op for op in backend.ops() if op.name in ranges and op.can("int8") and op.can("bf16")), None)
         if op is None:

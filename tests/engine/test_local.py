@@ -126,6 +126,10 @@ class Fake(Backend):
     def open(cls, source: str) -> Any:
         raise NotImplementedError
 
+    @classmethod
+    def self_test(cls) -> Any:
+        raise NotImplementedError
+
 
 BATCHES = as_batches([np.ones((4, 2)), -np.ones((4, 2)), np.full((4, 2), 3.0)], role="calibration")
 

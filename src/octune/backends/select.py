@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import sys
+from contextlib import suppress
 
 from octune.backends.base import Backend, Settings
 from octune.errors import MissingDependency, ModelError, UnsupportedError
 from octune.machine import probe_machine
 
-__all__ = ["backend_for", "backend_named"]
+__all__ = ["backend_for", "backend_named", "installed"]
 
 # name -> (module to look for in sys.modules, module and class of the backend, extra)
 _BACKENDS = {
@@ -32,6 +33,15 @@ def backend_named(name: str) -> type[Backend]:
             raise MissingDependency(missing, extra, f"A {name} model") from error
         raise
     return backend
+
+
+def installed() -> list[type[Backend]]:
+    """The backends whose frameworks are installed; imports them."""
+    found = []
+    for name in _BACKENDS:
+        with suppress(MissingDependency):
+            found.append(backend_named(name))
+    return found
 
 
 def backend_for(model: object, settings: Settings) -> Backend:

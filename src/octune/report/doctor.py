@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import platform
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from octune.backends.select import installed
 from octune.machine import probe_machine
 
 __all__ = ["examine", "show"]
@@ -38,29 +39,17 @@ def examine() -> dict[str, Any]:
         advice.append("this CPU has no int8 dot product (VNNI, AMX): int8 gains less, and weights are kept small so that no sum overflows")
     if machine.compiler is None:
         advice.append("there is no g++: winners stay eager int8; install a C++ compiler to have them compiled")
-    if importlib.util.find_spec("torch") is None:
-        advice.append("PyTorch is not installed: pip install 'octune[torch]'")
-    else:
-        from octune.backends.torch.doctor import measure_paths
-
-        findings["threads"], findings["speed"] = measure_paths()
-        advice.extend(_slow(findings["speed"], "PyTorch"))
-    if importlib.util.find_spec("tensorflow") is not None:
-        from octune.backends.tensorflow import doctor
-
-        findings["tensorflow"], why = doctor.measure_paths()
-        advice.extend([f"TensorFlow: {why}"] if why else _slow(findings["tensorflow"], "TensorFlow"))
-    if all(importlib.util.find_spec(name) is not None for name in ("onnx", "onnxruntime")):
-        from octune.backends.onnx import doctor as onnx_doctor
-
-        findings["onnx"] = onnx_doctor.measure_paths()
-        advice.extend(_slow(findings["onnx"], "ONNX"))
+    for backend in installed():
+        found = backend.self_test()
+        findings["speed"][backend.name] = dict(found.speed)
+        advice.extend(f"{backend.name}: {line}" for line in (*found.advice, *_slow(found.speed)))
+    if not findings["speed"]:
+        advice.append("no framework is installed: pip install 'octune[torch]', 'octune[tensorflow]' or 'octune[onnx]'")
     return findings
 
 
-def _slow(speed: dict[str, float], framework: str) -> list[str]:
-    slow = [name for name, ratio in speed.items() if name.startswith("int8") and ratio < 1.2]
-    return [f"{name} is not faster than fp32 here in {framework}" for name in slow]
+def _slow(speed: Mapping[str, float]) -> list[str]:
+    return [f"{name} is not faster than fp32 here" for name, ratio in speed.items() if name.startswith("int8") and ratio < 1.0]
 
 
 def _version(package: str) -> str | None:
@@ -78,8 +67,6 @@ def show(findings: dict[str, Any], console: Console) -> None:
     )
     console.print(f"[bold]features[/bold]  {', '.join(machine['features']) or 'none that matters here'}")
     console.print(f"[bold]compiler[/bold]  {machine['compiler'] or 'none'}")
-    if "threads" in findings:
-        console.print(f"[bold]threads[/bold]   {findings['threads']}")
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("package")
     table.add_column("version")
@@ -87,10 +74,7 @@ def show(findings: dict[str, Any], console: Console) -> None:
     for package, version in findings["packages"].items():
         table.add_row(package, version or "-", "" if version else escape(f"pip install 'octune[{PACKAGES[package]}]'"))
     console.print(table)
-    measurements = {"PyTorch": findings["speed"], "TensorFlow": findings.get("tensorflow"), "ONNX": findings.get("onnx")}
-    for framework, measured in measurements.items():
-        if not measured:
-            continue
+    for framework, measured in findings["speed"].items():
         console.print(f"\n[bold]{framework}[/bold]   a 768 x 3072 linear on 128 rows, against fp32")
         speed = Table(box=None, header_style="bold", pad_edge=False)
         speed.add_column("path")

@@ -341,11 +341,3 @@ def test_the_first_call_is_captured(backend: OnnxBackend, tokens: list[Any]) -> 
 def test_names_of_other_tensors_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="the model has logits"):
         OnnxBackend(cnn(), Settings(outputs=("something",)))
-
-
-def test_doctor_times_int8_in_both_modes() -> None:
-    from octune.backends.onnx.doctor import measure_paths
-
-    speed = measure_paths()
-    assert {"int8 static", "int8 dynamic"} <= set(speed)
-    assert min(speed.values()) > 0

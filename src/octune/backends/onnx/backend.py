@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from octune.backends.base import GRAPHS_KEEP_THEIR_WEIGHTS, Backend, Finalist, Outputs, Settings, Visit
+from octune.backends.base import GRAPHS_KEEP_THEIR_WEIGHTS, Backend, Finalist, Outputs, SelfTest, Settings, Visit
 from octune.backends.onnx import storage
 from octune.backends.onnx.alone import alone
 from octune.backends.onnx.batches import Feed, Splitter
 from octune.backends.onnx.discover import discover
+from octune.backends.onnx.doctor import self_test
 from octune.backends.onnx.edit import Edit
 from octune.backends.onnx.graph import View, subgraphs
 from octune.backends.onnx.insert import OPENVINO, ORT, Dialect, quantized_graph
@@ -191,6 +192,10 @@ class OnnxBackend(Backend):
         if path.suffix != ".onnx" or not path.is_file():
             raise ModelError(f"There is no file {source}. Expected an .onnx file.")
         return path
+
+    @classmethod
+    def self_test(cls) -> SelfTest:
+        return self_test(lambda model: cls(model, Settings()))
 
     def environment(self) -> dict[str, Any]:
         return {

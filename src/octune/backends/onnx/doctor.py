@@ -6,18 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from octune.backends.base import Settings
-from octune.backends.onnx.backend import OnnxBackend
+from octune.backends.base import Backend, SelfTest
 from octune.calibration import collect
 from octune.cost import interleaved
 from octune.plan import Plan, Scheme
 
-__all__ = ["measure_paths"]
+__all__ = ["self_test"]
 
 
-def measure_paths() -> dict[str, float]:
+def self_test(backend_of: Callable[[ModelProto], Backend]) -> SelfTest:
     """The speed of every path relative to fp32 on ONNX Runtime."""
     random = np.random.default_rng(0)
     weight = random.standard_normal((768, 3072)).astype(np.float32)
@@ -28,7 +27,7 @@ def measure_paths() -> dict[str, float]:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, 3072])],
         [numpy_helper.from_array(weight, "w")],
     )
-    backend = OnnxBackend(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), Settings())
+    backend = backend_of(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
     feed, _ = backend.split(random.standard_normal((128, 768)).astype(np.float32))
     ranges = collect(backend, [feed], 1)
     models: dict[str, Any] = {"fp32": backend.fp32_model()}
@@ -41,4 +40,4 @@ def measure_paths() -> dict[str, float]:
         return lambda: model.run(None, feed.arrays)
 
     times = interleaved({name: call(model) for name, model in models.items()}, warmup=5, iterations=30)
-    return {name: times["fp32"].median_ms / timed.median_ms for name, timed in times.items() if name != "fp32"}
+    return SelfTest({name: times["fp32"].median_ms / timed.median_ms for name, timed in times.items() if name != "fp32"})

@@ -14,11 +14,12 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.util import _pywrap_util_port
 
-from octune.backends.base import GRAPHS_KEEP_THEIR_WEIGHTS, Backend, Finalist, Outputs, Settings, Visit
+from octune.backends.base import GRAPHS_KEEP_THEIR_WEIGHTS, Backend, Finalist, Outputs, SelfTest, Settings, Visit
 from octune.backends.tensorflow import storage
 from octune.backends.tensorflow.batches import Feed, Inputs, Splitter, find_mask
 from octune.backends.tensorflow.callables import GraphCallable, as_tensor, call_shaped
 from octune.backends.tensorflow.checking import disagreements
+from octune.backends.tensorflow.doctor import self_test
 from octune.backends.tensorflow.freeze import as_graph
 from octune.backends.tensorflow.kinds import is_model, take
 from octune.backends.tensorflow.pipeline import Pipeline
@@ -256,6 +257,10 @@ class TensorFlowBackend(Backend):
     @classmethod
     def open(cls, source: str) -> Any:
         return open_model(source)
+
+    @classmethod
+    def self_test(cls) -> SelfTest:
+        return self_test()
 
     def environment(self) -> dict[str, Any]:
         return {

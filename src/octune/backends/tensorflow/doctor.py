@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from octune.backends.base import SelfTest
 from octune.backends.tensorflow.freeze import as_graph
 from octune.backends.tensorflow.graph import FrozenGraph
 from octune.backends.tensorflow.rewrite import Rewriter
@@ -16,11 +17,11 @@ from octune.calibration import Observer, Ranges
 from octune.cost.latency import interleaved
 from octune.plan import Scheme
 
-__all__ = ["measure_paths"]
+__all__ = ["self_test"]
 
 
-def measure_paths() -> tuple[dict[str, float], str]:
-    """The speed of every scheme that runs here relative to fp32, and why int8 is not among them (empty if it is)."""
+def self_test() -> SelfTest:
+    """The speed of every scheme that runs here relative to fp32, and why int8 is not among them, if it is not."""
     random = np.random.default_rng(0)
     graph = tf.Graph()
     with graph.as_default():
@@ -43,4 +44,5 @@ def measure_paths() -> tuple[dict[str, float], str]:
         return lambda: run(rows)
 
     times = interleaved({name: call(scheme) for name, scheme in schemes.items() if scheme in op.schemes}, warmup=5, iterations=30)
-    return {name: times["fp32"].median_ms / timed.median_ms for name, timed in times.items() if name != "fp32"}, support().why
+    speed = {name: times["fp32"].median_ms / timed.median_ms for name, timed in times.items() if name != "fp32"}
+    return SelfTest(speed, [why] if (why := support().why) else ())

@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from octune.backends.base import Backend, Finalist, Outputs, Settings, Visit
+from octune.backends.base import Backend, Finalist, Outputs, SelfTest, Settings, Visit
 from octune.backends.torch import storage
 from octune.backends.torch.batches import Call, Splitter, named_outputs, the_input
 from octune.backends.torch.batchnorm import fold_batchnorms
 from octune.backends.torch.copying import light_copy, private_copy, replace_module
 from octune.backends.torch.discover import Found, discover
+from octune.backends.torch.doctor import self_test
 from octune.backends.torch.layers import Layer, quantized_layer
 from octune.backends.torch.sensitivity import first_order_damage
 from octune.backends.torch.sources import open_model
@@ -237,6 +238,10 @@ class TorchBackend(Backend):
     @classmethod
     def open(cls, source: str) -> nn.Module:
         return open_model(source)
+
+    @classmethod
+    def self_test(cls) -> SelfTest:
+        return self_test()
 
     def environment(self) -> dict[str, Any]:
         return {**super().environment(), "torch": str(torch.__version__), "threads": torch.get_num_threads()}
