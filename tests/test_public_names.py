@@ -27,6 +27,7 @@ def test_public_names_are_pinned() -> None:
         "analyze",
         "load",
         "quantize",
+        "replay",
         "tune",
     ]
 

@@ -11,6 +11,7 @@ from octune.config import Config
 from octune.criterion import Absolute, Criterion, Relative, Verdict
 from octune.errors import OctuneError
 from octune.plan import Op, Plan, Scheme
+from octune.replay import replay
 from octune.result import Result, Trial
 from octune.score import Score
 from octune.tune import quantize, tune
@@ -34,5 +35,6 @@ __all__ = [
     "analyze",
     "load",
     "quantize",
+    "replay",
     "tune",
 ]

@@ -99,6 +99,26 @@ def resume(
     _run(load_config(path), directory, resume=True, output=output, quiet=quiet, as_json=as_json, verbose=verbose)
 
 
+@app.command()
+def replay(
+    directory: Annotated[Path, typer.Argument(help="The workspace of a run, finished or not.", show_default=False)],
+    as_json: AsJson = False,
+) -> None:
+    """Show what a run has found so far, from its workspace alone. Nothing is run."""
+    from octune.replay import replay as read
+    from octune.report.progress import trial_table
+    from octune.report.tables import result_table
+
+    result = read(directory)
+    if as_json:
+        typer.echo(json.dumps(summary(result), indent=1))
+    else:
+        console = _console()
+        console.print(trial_table([result.baseline, *result.trials]))
+        console.print(result_table(result, None))
+    raise typer.Exit(0 if result.met else 1)
+
+
 def _named(config: Config, task: str | None, model: str | None, data: Path | None, tokenizer: str | None) -> Config:
     """The configuration with the model and the task that the command line names; without a file it must name all of them."""
     if (task is None) != (data is None):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -186,6 +187,18 @@ class Criterion(ABC):
         """Plain data, in the words of the configuration."""
         sure = {} if self.confidence is None else {"confidence": self.confidence}
         return {type(self).__name__.lower(): self.tolerance, "higher_is_better": self.higher_is_better, **sure}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Criterion:
+        """The inverse of :meth:`to_json`."""
+        kind = next((kind for kind in (Relative, Absolute) if kind.__name__.lower() in data), None)
+        if kind is None:
+            raise ConfigError(f"A criterion is relative or absolute. Got {dict(data)!r:.200} instead.")
+        return kind(data[kind.__name__.lower()], data["higher_is_better"], data.get("confidence"))
+
+    def without_confidence(self) -> Criterion:
+        """The same, but a pass need not be certain."""
+        return replace(self, confidence=None)
 
     def __str__(self) -> str:
         return self._described() + ("" if self.confidence is None else f", with {self.confidence:.0%} confidence")

@@ -130,6 +130,16 @@ class Op:
     note: str = ""
     aliases: tuple[str, ...] = field(default=())
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self) | {"schemes": [scheme.to_json() for scheme in self.schemes], "aliases": list(self.aliases)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Op:
+        """The inverse of :meth:`to_json`."""
+        schemes = tuple(Scheme.from_json(scheme) for scheme in data["schemes"])
+        return cls(**{**data, "schemes": schemes, "aliases": tuple(data["aliases"])})
+
     def can(self, dtype: Dtype) -> bool:
         """Whether any scheme of this op has that dtype."""
         return any(scheme.dtype == dtype for scheme in self.schemes)

@@ -99,6 +99,10 @@ class Trial:
         score = None if data["score"] is None else Score.from_json(data["score"])
         return cls(**{**rest, "plan": Plan.from_json(data["plan"]), "score": score, "speed": speed})
 
+    def timed(self, latency_ms: float | None) -> Trial:
+        """This trial with another latency: fp32 is known by how it ran in turns with others."""
+        return replace(self, latency_ms=latency_ms)
+
     def judged(self, criterion: Criterion, baseline: Score) -> Trial:
         """This trial with its verdict against a baseline."""
         return self if self.score is None else replace(self, verdict=criterion.judge(baseline, self.score))

@@ -24,6 +24,7 @@ from octune.engine.events import Listener
 from octune.evaluation.metrics import Metric
 from octune.job import Job, Request
 from octune.plan import Op, Plan, Scheme
+from octune.replay import record
 from octune.result import Result, Trial
 from octune.search import Space, Strategy
 from octune.search.options import legal_ops
@@ -168,7 +169,7 @@ def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resu
             "What is not clearly faster than a plainer form is not used; tune again when it is quiet"
         )
     study.clock.stop()
-    return Result(
+    result = Result(
         met=met,
         model=study.model(best),
         plan=best.plan,
@@ -187,6 +188,8 @@ def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resu
         certified=certified,
         backend=study.backend,
     )
+    study.journal.append("result", record(result))
+    return result
 
 
 def _in_turns(baseline: Trial, trials: Sequence[Trial]) -> Trial:

@@ -64,6 +64,23 @@ class Journal:
             raise
         return journal
 
+    @classmethod
+    def read(cls, folder: Path) -> Journal:
+        """The records of a workspace as they are, for looking at them: takes no lock, and writes nothing."""
+        path = folder / "journal.jsonl"
+        if not path.is_file():
+            raise WorkspaceError(f"{folder} is not the workspace of a run: it has no {path.name}.")
+        journal = cls(folder)
+        try:
+            journal._load(path)
+        except OSError as error:
+            raise WorkspaceError(f"{path} cannot be read: {error}.") from error
+        start = journal.last("start")
+        if start is None or start.get("version") != VERSION:
+            found = None if start is None else start.get("version")
+            raise WorkspaceError(f"{path} has version {found}, this Octune reads {VERSION}. Look at it with the Octune that wrote it.")
+        return journal
+
     def _begin(self, folder: Path, header: Mapping[str, Any], resume: bool) -> None:
         path = folder / "journal.jsonl"
         if path.exists() and path.stat().st_size:
@@ -82,6 +99,10 @@ class Journal:
             self.append("start", {"version": VERSION, **header})
 
     def _recover(self, path: Path) -> None:
+        os.truncate(path, self._load(path))
+
+    def _load(self, path: Path) -> int:
+        """Take in all whole lines; returns how many bytes they have."""
         kept = 0
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
@@ -98,7 +119,7 @@ class Journal:
                     log.warning("the last line of %s was cut short by a crash: that trial is run again", path)
                     break
                 kept += len(line)
-        os.truncate(path, kept)
+        return kept
 
     def append(self, event: str, data: Mapping[str, Any]) -> None:
         """Add a record and sync it. A full disk does not stop the run: it is said once, and kept in memory."""

@@ -78,7 +78,7 @@ class Study:
                 "a single number. Return one number per item, or leave the confidence out."
             )
         # Of fp32 against itself the drop is known: it is 0, however few items there are.
-        self.reference = trial.judged(replace(self.criterion, confidence=None), trial.score)
+        self.reference = trial.judged(self.criterion.without_confidence(), trial.score)
         self.listener.trial(self.reference)
         if self.certifier is not None:
             self._held_out("fp32", self.backend.fp32_model)

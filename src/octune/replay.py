@@ -1,0 +1,87 @@
+"""A result from its workspace alone: without the model, the data, or the framework that tuned it.
+
+    result = octune.replay("octune_runs/bert")
+    print(result)
+
+It works half-way through a run and after a crash, too: ``stopped_because`` then says that the run has not ended. What it cannot give back
+is the model: that is in the folder where it was saved.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from octune.criterion import Criterion, Verdict
+from octune.engine.journal import Journal
+from octune.errors import WorkspaceError
+from octune.plan import Op
+from octune.result import Result, Trial
+from octune.score import Score
+
+__all__ = ["replay"]
+
+UNFINISHED = "the run has not ended: go on with 'octune resume', or with workspace.resume: true"
+
+
+def replay(workspace: str | Path) -> Result:
+    """What the run in this workspace has found so far. Nothing is run, and nothing is written."""
+    folder = Path(workspace)
+    journal = Journal.read(folder)
+    start, recorded = journal.last("start"), journal.last("baseline")
+    if start is None or recorded is None:
+        raise WorkspaceError(f"The run in {folder} has not scored the fp32 model yet, so there is nothing to show.")
+    criterion = Criterion.from_json(start["criterion"])
+    baseline = Trial.from_json(recorded["answer"]["trial"])
+    if baseline.score is None:
+        raise WorkspaceError(f"The journal in {folder} holds a baseline without a score.")
+    # fp32 against itself: the drop is known to be 0, however few items there are.
+    score = baseline.score
+    baseline = baseline.judged(criterion.without_confidence(), score)
+    trials = tuple(Trial.from_json(record["answer"]).judged(criterion, score) for record in journal.records("trial"))
+    ended = journal.last("result")
+    if ended is None:
+        passing = [trial for trial in trials if trial.passed]
+        best = max(passing, key=lambda trial: trial.speedup or 0.0, default=baseline)
+        spent = sum(trial.seconds for trial in (baseline, *trials))
+        return Result(bool(passing), None, best.plan, baseline, best, trials, UNFINISHED, criterion, seconds=spent, workspace=folder)
+    best = next((trial for trial in trials if trial.key == ended["best"]), baseline)
+    return Result(
+        met=ended["met"],
+        model=None,
+        plan=best.plan,
+        baseline=baseline.timed(ended["baseline_ms"]),
+        best=best if best is not baseline else baseline.timed(ended["baseline_ms"]),
+        trials=trials,
+        stopped_because=ended["stopped_because"],
+        criterion=criterion,
+        ops=tuple(Op.from_json(op) for op in ended["ops"]),
+        notes=tuple(ended["notes"]),
+        seconds=ended["seconds"],
+        stages=ended["stages"],
+        environment=ended["environment"],
+        kept=ended["kept"],
+        workspace=folder,
+        certified=_certified(journal, criterion, best),
+    )
+
+
+def record(result: Result) -> dict[str, Any]:
+    """What a journal keeps of the end of a run, besides the trials that it has already."""
+    return {
+        "met": result.met,
+        "best": result.best.key,
+        "baseline_ms": result.baseline.latency_ms,
+        "stopped_because": result.stopped_because,
+        "ops": [op.to_json() for op in result.ops],
+        "notes": list(result.notes),
+        "seconds": round(result.seconds, 3),
+        "stages": {name: round(seconds, 3) for name, seconds in result.stages.items()},
+        "environment": dict(result.environment),
+        "kept": dict(result.kept),
+    }
+
+
+def _certified(journal: Journal, criterion: Criterion, best: Trial) -> Verdict | None:
+    scores = {record["trial"]: Score.from_json(record["answer"]["score"]) for record in journal.records("held out")}
+    return criterion.judge(scores["fp32"], scores[best.key]) if {"fp32", best.key} <= set(scores) else None
