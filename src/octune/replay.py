@@ -75,8 +75,8 @@ def record(result: Result) -> dict[str, Any]:
         "stopped_because": result.stopped_because,
         "ops": [op.to_json() for op in result.ops],
         "notes": list(result.notes),
-        "seconds": round(result.seconds, 3),
-        "stages": {name: round(seconds, 3) for name, seconds in result.stages.items()},
+        "seconds": result.seconds,
+        "stages": dict(result.stages),
         "environment": dict(result.environment),
         "kept": dict(result.kept),
     }
