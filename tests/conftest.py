@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,3 +28,13 @@ def shared() -> Path:
     if not (SHARED / "models").is_dir():
         pytest.skip(f"needs the fine-tuned models and data sets in {SHARED.name}/ beside the checkout")
     return SHARED
+
+
+@pytest.fixture(autouse=True)
+def _logger() -> Iterator[None]:
+    """A command sets up the logger of a process that it has for itself; the tests that come after it must not find it so."""
+    logger = logging.getLogger("octune")
+    handlers, level, propagate = logger.handlers, logger.level, logger.propagate
+    yield
+    logger.handlers, logger.propagate = handlers, propagate
+    logger.setLevel(level)

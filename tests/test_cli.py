@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib
 import json
-import logging
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +30,8 @@ def run(*arguments: str, cwd: Path, check: bool = False, **options: Any) -> subp
 
 
 @pytest.fixture
-def inside(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Callable[..., tuple[int, str, str]]]:
+def inside(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """The command run in this process, for what ends before any work begins: exit code, output, errors."""
-    logger = logging.getLogger("octune")
-    before = logger.handlers, logger.level, logger.propagate
 
     def call(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.chdir(project)
@@ -46,8 +41,7 @@ def inside(
         output = capsys.readouterr()
         return int(ended.value.code or 0), output.out, output.err
 
-    yield call
-    logger.handlers, logger.level, logger.propagate = before  # the command has the process for itself; the tests do not
+    return call
 
 
 @pytest.fixture(scope="module")

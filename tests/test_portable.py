@@ -49,6 +49,10 @@ def safe_on(folder: Path) -> str:
     return found
 
 
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "octune" and record.levelno >= logging.WARNING]
+
+
 # -- PyTorch: layers whose weights can be made anew --------------------------------------------------------------------
 
 
@@ -75,9 +79,8 @@ def test_weights_are_made_smaller_where_their_sums_would_overflow(full: Path, da
         model = octune.load(full, factory=network)
     assert pairs(model) <= 128
     assert close(model, data)
-    (record,) = caplog.records
-    assert record.levelno == logging.WARNING
-    assert re.search(r"tuned for x86-64 CPUs with VNNI or AMX.*\(a CPU with AVX2\).*made smaller.*may differ", record.getMessage())
+    (warning,) = warnings(caplog)
+    assert re.search(r"tuned for x86-64 CPUs with VNNI or AMX.*\(a CPU with AVX2\).*made smaller.*may differ", warning)
 
 
 def test_so_are_those_of_a_program_that_is_loaded_without_its_class(full: Path, data: Digits, caplog: pytest.LogCaptureFixture) -> None:
@@ -90,7 +93,7 @@ def test_so_are_those_of_a_program_that_is_loaded_without_its_class(full: Path, 
         torch.testing.assert_close(program(data.test), layers(data.test))
         unlimited = octune.load(full, factory=network, allow_saturation=True)
         assert not torch.equal(program(data.test), unlimited(data.test))
-    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+    assert len(warnings(caplog)) == 2
 
 
 @pytest.mark.parametrize(("machine", "allowed"), [(VNNI, False), (AVX2, True)], ids=["exact", "allowed"])
@@ -98,7 +101,7 @@ def test_else_they_stay_as_they_are(full: Path, machine: Machine, allowed: bool,
     with pretending(machine):
         model = octune.load(full, factory=network, allow_saturation=allowed)
     assert pairs(model) > 128
-    assert not caplog.records
+    assert not warnings(caplog)
 
 
 @pytest.mark.parametrize("machine", [VNNI, AVX2], ids=lambda machine: machine.generation)
@@ -111,7 +114,7 @@ def test_a_portable_model_goes_anywhere_in_silence(
     for other in (AVX2, VNNI):
         with pretending(other):
             assert 0 < pairs(octune.load(folder, factory=network)) <= 128
-    assert not caplog.records
+    assert not warnings(caplog)
 
 
 def test_on_an_old_cpu_weights_are_safe_whatever_was_asked_for(data: Digits, tmp_path: Path) -> None:
@@ -179,10 +182,10 @@ def test_a_graph_is_refused_where_its_sums_would_overflow(
         octune.load(folder)
     with pretending(VNNI):
         octune.load(folder)
-    assert not caplog.records
+    assert not warnings(caplog)
     with pretending(AVX2):
         assert octune.load(folder, allow_saturation=True) is not None
-    assert "would overflow" not in caplog.text
+    assert "overflow" not in caplog.text
 
 
 @pytest.mark.parametrize("subject", [onnx_subject, tensorflow_subject], ids=["onnx", "tensorflow"])
