@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -72,9 +72,10 @@ def test_no_weight_is_off_by_more_than_half_a_step(weight: Array, granularity: s
 
 @given(weights(), st.sampled_from(list(Limit)))
 def test_one_scale_for_all_is_that_of_the_largest(weight: Array, limit: Limit) -> None:
+    assume(((weight == 0) | (np.abs(weight) > 1e-30)).all())  # an output that is as good as zero has a scale of 1
     scales = quantize_weight(weight, "per_channel", limit).scales
     (scale,) = quantize_weight(weight, "per_tensor", limit).scales
-    used = np.abs(weight.reshape(len(weight), -1)).max(axis=1) > 1e-35
+    used = np.abs(weight.reshape(len(weight), -1)).max(axis=1) > 0
     assert scale == (scales[used].max() if used.any() else scales.max())
 
 

@@ -15,12 +15,15 @@ import torch
 from torch import nn
 
 import octune
+from octune.backends import Settings, backend_for
 from octune.backends.torch.layers import Int8Weights
 from octune.errors import ArtifactError
 from octune.int8 import ANYWHERE, NEEDS_EXACT
 from octune.machine import Machine, pretending
+from octune.plan import Plan, Scheme
+from tests.backends.contract import calibrated
 from tests.digits import SIZE, Digits, digits, network
-from tests.machines import AVX2, VNNI
+from tests.machines import AMX, AVX2, VNNI
 from tests.pairs import largest_pairs
 
 REFUSED = r"tuned for .*VNNI.*a CPU with AVX2.* would overflow.*performance\.portable: true.*allow_saturation=True"
@@ -196,3 +199,13 @@ def test_a_portable_graph_is_not(subject: Callable[[], Any], tmp_path: Path, cap
     with pretending(AVX2):
         assert octune.load(folder) is not None
     assert "overflow" not in caplog.text
+
+
+def test_layers_of_other_number_formats_are_left_alone(data: Digits, tmp_path: Path) -> None:
+    with pretending(AMX):
+        backend = backend_for(data.model(), Settings(portable=False))
+        ranges = calibrated(backend, data.batches())
+        plan = Plan({"0": Scheme.int8(), "2": Scheme.bf16()})
+        metadata = backend.save(backend.apply(plan, ranges), plan, tmp_path)
+    program = type(backend).load(tmp_path, metadata, limit_again=True)
+    assert close(program, data)

@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from octune.backends.base import GRAPHS_KEEP_THEIR_WEIGHTS
 from octune.backends.select import backend_named
 from octune.errors import ArtifactError
 from octune.int8 import ANYWHERE, NEEDS_EXACT
@@ -155,6 +156,8 @@ def _limited_again(backend: type[Backend], folder: Path, data: dict[str, Any], f
     try:
         model = backend.load(folder, data["backend"], factory, limit_again=True)
     except ArtifactError as error:
+        if GRAPHS_KEEP_THEIR_WEIGHTS not in str(error):
+            raise
         raise ArtifactError(
             f"{why}, and {error}. Tune it again with performance.portable: true, run it on such a CPU, or accept wrong sums with "
             "octune.load(folder, allow_saturation=True)."

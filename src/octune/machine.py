@@ -31,15 +31,16 @@ BF16 = {"avx512_bf16", "amx_bf16"}
 
 # oneDNN runs as if the CPU had nothing newer when this is set; so do PyTorch, TensorFlow and OpenVINO, which use it.
 LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+_AVX2, _VNNI = ("sse4_1", "avx", "avx2"), ("sse4_1", "avx", "avx2", "avx512f", "avx512_vnni")
 LEVELS = {
-    "SSE41": "sse4_1",
-    "AVX": "avx",
-    "AVX2": "avx2",
-    "AVX2_VNNI": "avx_vnni",
-    "AVX2_VNNI_2": "avx_vnni",
-    "AVX512_CORE": "avx512f",
-    "AVX512_CORE_VNNI": "avx512_vnni",
-    "AVX512_CORE_BF16": "avx512_bf16",
+    "SSE41": _AVX2[:1],
+    "AVX": _AVX2[:2],
+    "AVX2": _AVX2,
+    "AVX2_VNNI": (*_AVX2, "avx_vnni"),
+    "AVX2_VNNI_2": (*_AVX2, "avx_vnni"),
+    "AVX512_CORE": _VNNI[:-1],
+    "AVX512_CORE_VNNI": _VNNI,
+    "AVX512_CORE_BF16": (*_VNNI, "avx512_bf16"),
 }
 
 
@@ -130,11 +131,6 @@ def _probed(limit: str) -> Machine:
             elif key.strip() in ("flags", "Features"):
                 flags.update(value.split())
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    known = _up_to(limit) if platform.machine() in ("x86_64", "AMD64") else ARM
+    known = LEVELS.get(limit.upper(), X86) if platform.machine() in ("x86_64", "AMD64") else ARM
     features = tuple(feature for feature in known if feature in flags)
     return Machine(name, platform.machine(), cores, features, shutil.which(os.environ.get("CXX", "g++")))
-
-
-def _up_to(limit: str) -> tuple[str, ...]:
-    newest = LEVELS.get(limit.upper())
-    return X86 if newest is None else X86[: X86.index(newest) + 1]

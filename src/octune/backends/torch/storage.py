@@ -20,7 +20,7 @@ from torch import nn
 
 from octune.backends.torch.compiled import CompiledModel, export_program, load_compiled, load_program
 from octune.backends.torch.copying import replace_module
-from octune.backends.torch.layers import LAYERS, Int8Weights, Layer
+from octune.backends.torch.layers import LAYERS, Int8Embedding, Int8Weights, Layer
 from octune.errors import ArtifactError
 from octune.machine import probe_machine
 from octune.references import resolve
@@ -149,8 +149,9 @@ def load(
     if eager is not None:
         return eager
     if (folder / PROGRAM).exists():
-        names = [name for name, layer in metadata["layers"].items() if layer["kind"] != "int8_embedding"] if limit_again else ()
-        return load_program(folder / PROGRAM, limit_again=names)
+        kinds = {name: layer["kind"] for name, layer in metadata["layers"].items()}
+        multiplied = [name for name, kind in kinds.items() if kind.startswith("int8") and kind != Int8Embedding.kind]
+        return load_program(folder / PROGRAM, limit_again=multiplied if limit_again else ())
     raise reason or ArtifactError(f"{folder} holds nothing that can be run here.")
 
 
