@@ -115,9 +115,9 @@ class ExactSums:
         x = shape.worst_inputs(made.values, *grid)
         wanted, size = shape.sums(x.astype(np.float64), made)
         backend = backend_for(self.build(shape, weight), Settings(portable=portable))
+        (op,) = [op for op in backend.ops() if op.can("int8")]
         inputs = backend.split(self.batch(x))[0]
         backend.prepare(inputs)
-        (op,) = [op for op in backend.ops() if op.can("int8")]
         ranges = collect(backend, [inputs], 1)
         allowed = 2e-6 * size
         if shape.kernel and self.rounds_convolutions:
