@@ -16,7 +16,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from octune.backends.base import GRAPHS_KEEP_THEIR_WEIGHTS
 from octune.backends.select import backend_named
 from octune.errors import ArtifactError
 from octune.int8 import ANYWHERE, NEEDS_EXACT
@@ -153,15 +152,12 @@ def load(folder: str | Path, *, factory: Any = None, allow_saturation: bool = Fa
 
 def _limited_again(backend: type[Backend], folder: Path, data: dict[str, Any], factory: Any) -> Any:
     why = f"{folder} was tuned for {NEEDS_EXACT}; on this one ({probe_machine().cpu}) sums of its 8-bit products would overflow"
-    try:
-        model = backend.load(folder, data["backend"], factory, limit_again=True)
-    except ArtifactError as error:
-        if GRAPHS_KEEP_THEIR_WEIGHTS not in str(error):
-            raise
+    if not backend.limits_again:
         raise ArtifactError(
-            f"{why}, and {error}. Tune it again with performance.portable: true, run it on such a CPU, or accept wrong sums with "
-            "octune.load(folder, allow_saturation=True)."
-        ) from error
+            f"{why}, and the weights of a graph file are not changed when it is loaded. Tune it again with performance.portable: true, "
+            "run it on such a CPU, or accept wrong sums with octune.load(folder, allow_saturation=True)."
+        )
+    model = backend.load(folder, data["backend"], factory, limit_again=True)
     log.warning("%s: its weights were made smaller, and its score may differ slightly", why)
     return model
 

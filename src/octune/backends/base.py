@@ -33,9 +33,7 @@ from octune.calibration import Ranges
 from octune.int8 import Limit
 from octune.plan import Op, Plan, Scheme
 
-__all__ = ["GRAPHS_KEEP_THEIR_WEIGHTS", "Backend", "Finalist", "Outputs", "SelfTest", "Settings", "Visit"]
-
-GRAPHS_KEEP_THEIR_WEIGHTS = "the weights of a graph file are not changed when it is loaded"
+__all__ = ["Backend", "Finalist", "Outputs", "SelfTest", "Settings", "Visit"]
 
 # Hugging Face outputs by their names ("logits", "start_logits", ...), a tuple as "0", "1", ..., a bare tensor as "output".
 Outputs = Mapping[str, npt.NDArray[Any]]
@@ -83,6 +81,7 @@ class Backend(ABC):
     """A framework, seen through one model. See the module's docstring; the contract suite is tests/backends/contract.py."""
 
     name: ClassVar[str]
+    limits_again: ClassVar[bool] = False  # whether load() can make the weights of a saved model smaller
     limit: Limit  # what its int8 weights keep to: set by __init__
 
     @classmethod
@@ -198,7 +197,7 @@ class Backend(ABC):
         """The inverse of :meth:`save`, in a process that has never seen the fp32 model.
 
         ``factory`` builds the architecture where only the user's code can; raise ArtifactError if it is needed. ``limit_again``: the
-        weights use all 8 bits and this CPU would add their products wrongly; make them smaller, or raise ArtifactError.
+        weights use all 8 bits and this CPU would add their products wrongly; make them smaller. Asked of those that can (``limits_again``).
         """
 
     @classmethod

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from octune.backends.base import GRAPHS_KEEP_THEIR_WEIGHTS, Backend, Finalist, Outputs, SelfTest, Settings, Visit
+from octune.backends.base import Backend, Finalist, Outputs, SelfTest, Settings, Visit
 from octune.backends.onnx import storage
 from octune.backends.onnx.alone import alone
 from octune.backends.onnx.batches import Feed, Splitter
@@ -28,7 +28,7 @@ from octune.backends.onnx.smooth import Smoother
 from octune.backends.onnx.source import batch_is_free, counted, inferred, input_types, open_model
 from octune.backends.onnx.weights import WeightStore
 from octune.calibration import Ranges
-from octune.errors import ArtifactError, DataError, ModelError, UnsupportedError, summary
+from octune.errors import DataError, ModelError, UnsupportedError, summary
 from octune.int8 import limit_for
 from octune.machine import probe_machine
 from octune.plan import Op, Plan, Scheme
@@ -182,8 +182,6 @@ class OnnxBackend(Backend):
     def load(
         cls, folder: Path, metadata: Mapping[str, Any], factory: Callable[[], Any] | None = None, *, limit_again: bool = False
     ) -> OnnxModel:
-        if limit_again:
-            raise ArtifactError(GRAPHS_KEEP_THEIR_WEIGHTS)
         return storage.load(folder, metadata)
 
     @classmethod

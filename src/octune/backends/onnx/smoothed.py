@@ -48,7 +48,7 @@ class Smoothed:
         """The constant that a node reads, as it is by now."""
         value = self.moved.get((index, slot), self._edit.view.constant(self._edit.view.nodes[index].input[slot]))
         if value is None:
-            raise ValueError(f"input {slot} of {self._edit.view.nodes[index].name!r} is no constant")
+            raise ValueError(f"input {slot} of {self._edit.view.nodes[index].name!r} is not a constant")
         return value
 
     def range(self, item: Found) -> tuple[float, float] | None:

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.util import _pywrap_util_port
 
-from octune.backends.base import GRAPHS_KEEP_THEIR_WEIGHTS, Backend, Finalist, Outputs, SelfTest, Settings, Visit
+from octune.backends.base import Backend, Finalist, Outputs, SelfTest, Settings, Visit
 from octune.backends.tensorflow import storage
 from octune.backends.tensorflow.batches import Feed, Inputs, Splitter, find_mask
 from octune.backends.tensorflow.callables import GraphCallable, as_tensor, call_shaped
@@ -30,7 +30,7 @@ from octune.backends.tensorflow.sources import open_model
 from octune.backends.tensorflow.support import support
 from octune.backends.tensorflow.watching import Watcher
 from octune.calibration import Ranges
-from octune.errors import ArtifactError, DataError
+from octune.errors import DataError
 from octune.int8 import limit_for
 from octune.machine import probe_machine
 from octune.plan import Mode, Op, Plan, Scheme
@@ -250,8 +250,6 @@ class TensorFlowBackend(Backend):
 
     @classmethod
     def load(cls, folder: Path, metadata: Mapping[str, Any], factory: Callable[[], Any] | None = None, *, limit_again: bool = False) -> Any:
-        if limit_again:
-            raise ArtifactError(GRAPHS_KEEP_THEIR_WEIGHTS)
         return storage.load(folder, metadata)
 
     @classmethod

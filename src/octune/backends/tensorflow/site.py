@@ -67,7 +67,7 @@ class Site:
         """[K, N] for a matmul, as they are for a convolution."""
         value = value_of(graph, self.weight)
         if value is None:
-            raise ModelError(f"The weight {self.weight!r} of {self.op.name!r} is no constant any more.")
+            raise ModelError(f"The weight {self.weight!r} of {self.op.name!r} is no longer a constant.")
         value = value.astype(np.float32)
         return np.ascontiguousarray(value.T) if not self.is_conv and attribute(graph.nodes[self.core], "transpose_b").b else value
 

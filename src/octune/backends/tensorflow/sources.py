@@ -35,4 +35,4 @@ def open_model(source: str) -> Any:
             return keras.saving.load_model(path, compile=False)
     except (OSError, ValueError, TypeError, KeyError, tf.errors.OpError) as error:
         raise ModelError(f"{source} cannot be loaded by TensorFlow {tf.__version__}: {cause(error)}") from error
-    raise ModelError(f"{source} is no model that TensorFlow reads. {expected}")
+    raise ModelError(f"{source} is not a model that TensorFlow can read. {expected}")

@@ -40,6 +40,7 @@ class TorchBackend(Backend):
     """Works on an unmodified ``nn.Module``: no stubs, no fusion by hand, no tracing until the very end."""
 
     name = "pytorch"
+    limits_again = True
 
     @classmethod
     def accepts(cls, model: object) -> bool:
