@@ -134,7 +134,7 @@ class Evaluation(Section):
     )
     metric_options: Options = Field({}, description="Options of the metric, such as {k: 5} for topk or {task: mrpc} for GLUE.")
     batch_size: Positive = Field(32, description="Samples in a batch of data that is read here.")
-    samples: Positive | None = Field(None, description="Use only the first so many samples; all if left out.")
+    samples: Positive | None = Field(None, description="Use only this many samples, the first ones; all if left out.")
     postprocess: Options | None = Field(
         None, description="Steps between the model's output and the metric, as name: options, such as {LabelShift: 1}."
     )
@@ -251,7 +251,7 @@ class Performance(Section):
     iterations: Positive | None = Field(None, description="Timed runs; enough for a stable median if left out.")
     threads: Positive | None = Field(None, description="Threads of the model; the machine's if left out.")
     streams: Positive = Field(
-        1, description="TensorFlow: also try the int8 graph in so many parts side by side, each on its share of the threads."
+        1, description="TensorFlow: also try the int8 graph in this many parts side by side, each on its share of the threads."
     )
     portable: Switch = Field(
         True, description="Keep int8 weights small enough for any x86-64 CPU; false: use all 8 bits where this CPU can add their products."

@@ -53,7 +53,7 @@ class CostCache:
         return found[0] if found is not None and time.time() < found[1] else None
 
     def add(self, times: Mapping[tuple[Any, ...], float], hours: float = HOURS) -> None:
-        """Keep timings for so many hours; another process that writes at the same time loses nothing but its own."""
+        """Keep timings for this many hours; another process that writes at the same time loses nothing but its own."""
         if self._path is None or not times:
             return
         until = int(time.time() + 3600 * hours)
