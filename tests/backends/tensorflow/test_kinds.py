@@ -253,7 +253,7 @@ def test_models_are_opened_by_where_they_lie(expected: Any, tmp_path: Path) -> N
         ("missing.pb", None, "There is no file"),
         ("text.pb", b"this is no graph", "is not a GraphDef"),
         ("empty.pb", b"", "without a node"),
-        ("model.onnx", b"x", "no model that TensorFlow reads"),
+        ("model.onnx", b"x", "is not a model that TensorFlow can read"),
         ("broken.keras", b"x", "cannot be loaded"),
         ("folder", "folder", "has no saved_model.pb"),
     ],
