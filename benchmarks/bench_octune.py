@@ -47,7 +47,7 @@ def calibrated(backend: Backend, batches: Sequence[Any], *, look: bool = False) 
     ops = legal_ops(backend.ops(), Config().quantization, ranges)
     choices = {op.name: [scheme for scheme in op.schemes if not scheme.is_float] for op in ops}
     inputs = [backend.split(batch)[0] for batch in batches[:LOOKED_AT]]
-    harm = backend.damage(choices, ranges, inputs) if look else {}
+    harm = backend.harm(choices, ranges, inputs) if look else {}
     return Calibrated(backend, ranges, Space.of(ops, harm).fastest())
 
 

@@ -27,7 +27,7 @@ from safetensors.numpy import save_file
 
 from octune.backends.base import Settings
 from octune.backends.tensorflow.backend import TensorFlowBackend
-from octune.backends.tensorflow.worker import Worker
+from octune.backends.tensorflow.graph.worker import Worker
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples" / "tensorflow" / "bert_squad"))
 from model import classifier_graph

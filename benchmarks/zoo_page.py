@@ -62,7 +62,7 @@ READING = """
 - **int8 share** is the part of the weights of linears and convolutions that is int8.
 - **trials** are the plans that were evaluated; fp32 is evaluated once more. **seconds** are those of the whole run. Of these, **compiling**
   is what it took to make other forms of the winner, and **fp32 evaluations** is all the rest, fp32's own evaluation,
-  calibration, sensitivity and timing included, over the time of one evaluation of fp32.
+  calibration, harm and timing included, over the time of one evaluation of fp32.
 - **speed-up** is over the fp32 model as it came, in the same framework, measured in turns.
 - **originals** is what the last release said about the same task and framework, on larger models and other machines: int8 / fp32, the
   change, the speed-up.

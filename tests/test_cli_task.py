@@ -46,7 +46,7 @@ def test_a_task_needs_its_name_and_two_folders(task: str, tmp_path: Path, monkey
     [folder] = (tmp_path / "octune_runs").iterdir()
     assert folder.name.startswith(task)
     assert load_config(folder / "config.yaml").evaluation.data is not None  # "octune resume" starts from there
-    assert set(report["stages"]) >= {"baseline", "calibration", "sensitivity", "trial"}
+    assert set(report["stages"]) >= {"baseline", "calibration", "harm", "trial"}
     code, out = invoke("analyze", "--task", task, "--model", model, "--data", data, "--json")
     assert code == 0
     assert {op["name"] for op in json.loads(out)["ops"]} == set(report["plan"])

@@ -138,7 +138,7 @@ def test_a_listener_hears_it_all(data: Digits) -> None:
 
     ear = Ear()
     tune(data, data.accuracy, listener=ear)
-    begin = ["baseline", "trial fp32", "prepare", "calibration", "sensitivity"]
+    begin = ["baseline", "trial fp32", "prepare", "calibration", "harm"]
     assert ear.heard == [*begin, "look", "trial", "trial eager", "look", "closed"]
 
 

@@ -22,7 +22,7 @@ from octune.plan import Op, Plan, Scheme
 from octune.search.auto import first_plan
 from octune.search.belief import Belief
 from octune.search.space import Space
-from octune.sensitivity import Group
+from octune.harm import Group
 from octune.tune import look
 
 __all__ = ["Analysis", "Row", "analyze"]
@@ -111,8 +111,8 @@ def analyze(
         return Analysis(
             tuple(_row(op, space, start.plan) for op in ops),
             start.plan,
-            space.measured(space.fastest()),
-            space.measured(start.plan),
+            space.plan_harm(space.fastest()),
+            space.plan_harm(start.plan),
             tuple(start.groups),
             ranges.samples,
             job.config.tuning.objective,
@@ -121,6 +121,6 @@ def analyze(
 
 
 def _row(op: Op, space: Space, start: Plan) -> Row:
-    harm = {scheme: space.damage[op.name, scheme] for scheme in op.schemes if (op.name, scheme) in space.damage}
+    harm = {scheme: space.harms[op.name, scheme] for scheme in op.schemes if (op.name, scheme) in space.harms}
     cost = {scheme: space.cost[op.name, scheme] for scheme in op.schemes if (op.name, scheme) in space.cost}
     return Row(op, harm, cost, start[op.name])

@@ -84,8 +84,8 @@ def look(job: Job, samples: int) -> tuple[tuple[Op, ...], Ranges, Space]:
     study = job.study
     ranges = study.calibrate(job.calibration, samples, job.ranges_path)
     ops = legal_ops(study.backend.ops(), job.config.quantization, ranges if job.calibration else None)
-    damage, cost = study.damage(ops, ranges, job.calibration), _price(job, ops, ranges)
-    return ops, ranges, Space.of(ops, damage, cost, study.joint(ranges, job.calibration))
+    harms, cost = study.harm(ops, ranges, job.calibration), _price(job, ops, ranges)
+    return ops, ranges, Space.of(ops, harms, cost, study.plan_probe(ranges, job.calibration))
 
 
 def _search(study: Study, strategy: Strategy, ranges: Ranges) -> str:

@@ -189,8 +189,8 @@ class BackendContract:
         if op is None:
             pytest.skip(f"no op of the {backend.name} backend runs in bf16 on this CPU ({probe_machine().generation})")
         int8, bf16 = next(s for s in op.schemes if not s.is_float), Scheme.bf16()
-        damage = backend.damage({op.name: [int8, bf16]}, ranges, [inputs])
-        assert 0 < damage[op.name, bf16] < damage[op.name, int8]
+        harm = backend.harm({op.name: [int8, bf16]}, ranges, [inputs])
+        assert 0 < harm[op.name, bf16] < harm[op.name, int8]
 
     def test_saved_and_loaded_it_is_the_same(self, backend: Backend, ranges: Ranges, inputs: Any, subject: Subject, tmp_path: Path) -> None:
         plan = int8_plan(backend, ranges)

@@ -27,7 +27,7 @@ json_values = st.recursive(
 )
 records = st.lists(
     st.tuples(
-        st.sampled_from(["trial", "damage", "cost"]), st.dictionaries(st.text(max_size=6).filter(lambda k: k != "event"), json_values)
+        st.sampled_from(["trial", "harm", "cost"]), st.dictionaries(st.text(max_size=6).filter(lambda k: k != "event"), json_values)
     ),
     max_size=6,
 )
@@ -38,7 +38,7 @@ def open_journal(folder: Path, *, resume: bool = True, **changed: object) -> Jou
 
 
 def content(journal: Journal) -> dict[str, list[dict[str, object]]]:
-    return {event: journal.records(event) for event in ("trial", "damage", "cost")}
+    return {event: journal.records(event) for event in ("trial", "harm", "cost")}
 
 
 # -- append and recover -----------------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ def content(journal: Journal) -> dict[str, list[dict[str, object]]]:
 @settings(max_examples=40)
 @given(records, st.data())
 def test_what_was_appended_is_recovered_over_any_number_of_runs(appended: list[tuple[str, dict[str, object]]], data: st.DataObject) -> None:
-    expected: dict[str, list[dict[str, object]]] = {"trial": [], "damage": [], "cost": []}
+    expected: dict[str, list[dict[str, object]]] = {"trial": [], "harm": [], "cost": []}
     with tempfile.TemporaryDirectory() as name:
         journal = open_journal(Path(name))
         for event, record in appended:

@@ -98,7 +98,7 @@ class Fake(Backend):
     def alone(self, op: Op, scheme: Scheme, ranges: Ranges) -> Callable[[], object]:
         return lambda: time.sleep(0.001 if scheme == INT8 else 0.01)
 
-    def damage(self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Any]) -> dict[tuple[str, Scheme], float]:
+    def harm(self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Any]) -> dict[tuple[str, Scheme], float]:
         return self.harm
 
     def finalists(self, plan: Plan, ranges: Ranges, inputs: Any) -> Iterator[Finalist]:
@@ -209,11 +209,11 @@ def test_harm_without_measure_is_the_worst(value: float, tmp_path: Path) -> None
     with Journal.open(tmp_path, {}) as journal:
         made = study(journal=journal)
         fake(made).harm["b", INT8] = value
-        assert made.damage(OPS, made.calibrate(BATCHES, 8, None), BATCHES) == {("a", INT8): 0.1, ("b", INT8): WORST}
+        assert made.harm(OPS, made.calibrate(BATCHES, 8, None), BATCHES) == {("a", INT8): 0.1, ("b", INT8): WORST}
     with Journal.open(tmp_path, {}, resume=True) as journal:
         resumed = study(journal=journal)
         fake(resumed).harm = {}
-        assert resumed.damage(OPS, resumed.calibrate(BATCHES, 8, None), BATCHES)["b", INT8] == WORST
+        assert resumed.harm(OPS, resumed.calibrate(BATCHES, 8, None), BATCHES)["b", INT8] == WORST
 
 
 def test_cost_is_measured_once() -> None:

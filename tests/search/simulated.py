@@ -21,7 +21,7 @@ def make_space(
     believed: Mapping[str, float] | None = None,
     schemes: tuple[Scheme, ...] = (INT8, FP32),
     cost: Callable[[str, Scheme], float] = lambda op, scheme: {"int8": 1.0, "bf16": 2.5, "fp32": 3.0}[scheme.dtype],
-    joint: Callable[[Plan], float] | None = None,
+    plan_probe: Callable[[Plan], float] | None = None,
 ) -> Space:
     """Every op has these schemes; what the probe believes of an op's harm is the truth, unless said otherwise."""
     believed = harm if believed is None else believed
@@ -29,7 +29,7 @@ def make_space(
         dict.fromkeys(harm, schemes),
         {(op, scheme): believed[op] * left(scheme) for op in harm for scheme in schemes if not scheme.is_float},
         {(op, scheme): cost(op, scheme) + 0.1 * len(scheme.repairs) for op in harm for scheme in schemes},
-        joint,
+        plan_probe,
     )
 
 

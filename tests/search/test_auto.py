@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from octune.plan import Plan, Scheme
 from octune.search import Auto, Space
 from octune.search.auto import COMFORTABLE, HOPELESS
-from octune.sensitivity import WORST
+from octune.harm import WORST
 from tests.search.simulated import BF16, FP32, INT8, REPAIRED, World, make_space
 
 
@@ -40,7 +40,7 @@ def test_harmless_int8_is_one_evaluation(n: int) -> None:
 def test_what_stands_out_is_repaired_before_the_first_evaluation(n: int) -> None:
     harm = ops(n) | {"op001": 0.5, "op004": 0.1}
     world = World(harm, limit=0.01)
-    world.search(Auto(make_space(harm, schemes=(INT8, REPAIRED, FP32), joint=world.loss)))
+    world.search(Auto(make_space(harm, schemes=(INT8, REPAIRED, FP32), plan_probe=world.loss)))
     assert len(world.trials) == 1
     assert {op for op, scheme in world.best.plan.items() if scheme == REPAIRED} == {"op001", "op004"}
     assert world.best.plan.counts() == {"int8": n}
@@ -49,7 +49,7 @@ def test_what_stands_out_is_repaired_before_the_first_evaluation(n: int) -> None
 def test_where_harm_is_comfortable_nothing_is_repaired() -> None:
     harm = ops(20) | {"op003": 0.9 * COMFORTABLE}
     world = World(harm, limit=1.0)
-    world.search(Auto(make_space(harm, schemes=(INT8, REPAIRED, FP32), joint=world.loss)))
+    world.search(Auto(make_space(harm, schemes=(INT8, REPAIRED, FP32), plan_probe=world.loss)))
     assert set(world.plans[0].values()) == {INT8}
 
 
@@ -61,7 +61,7 @@ def test_a_repair_that_does_not_help_the_whole_is_left_out() -> None:
             return sum(self.harm[op] for op in plan.names("int8"))  # a repair changes nothing, whatever the probe says
 
     world = Deceived(harm, limit=0.01)
-    world.search(Auto(make_space(harm, schemes=(INT8, REPAIRED, FP32), joint=world.loss)))
+    world.search(Auto(make_space(harm, schemes=(INT8, REPAIRED, FP32), plan_probe=world.loss)))
     assert set(world.plans[0].values()) == {INT8}
     assert world.best.plan.names("fp32") == ["op003"]
 
@@ -69,7 +69,7 @@ def test_a_repair_that_does_not_help_the_whole_is_left_out() -> None:
 def test_a_repair_that_helps_too_little_is_passed_over() -> None:
     harm = ops(20) | {"op003": 0.1}
     space = make_space(harm, schemes=(INT8, REPAIRED, FP32))
-    proposal = Auto(Space(space.choices, dict(space.damage) | {("op003", REPAIRED): 0.05}, space.cost)).ask()
+    proposal = Auto(Space(space.choices, dict(space.harms) | {("op003", REPAIRED): 0.05}, space.cost)).ask()
     assert proposal is not None
     assert proposal.plan["op003"] == INT8
 
@@ -104,7 +104,7 @@ def test_a_few_guilty_ops_are_found_at_once(count: int) -> None:
 def test_a_hopeless_plan_is_not_evaluated() -> None:
     harm = ops(32) | {"op005": 2 * HOPELESS}
     world = World(harm, limit=0.01)
-    world.search(Auto(make_space(harm, joint=world.loss)))
+    world.search(Auto(make_space(harm, plan_probe=world.loss)))
     assert len(world.trials) == 1
     assert world.best.plan.names("fp32") == ["op005"]
 
@@ -112,7 +112,7 @@ def test_a_hopeless_plan_is_not_evaluated() -> None:
 def test_an_op_that_does_not_run_is_found_without_an_evaluation() -> None:
     harm = ops(32)
     world = World(harm, limit=0.1, fails=lambda plan: plan.get("op010") == INT8)
-    world.search(Auto(make_space(harm, joint=lambda plan: WORST if plan.get("op010") == INT8 else world.loss(plan))))
+    world.search(Auto(make_space(harm, plan_probe=lambda plan: WORST if plan.get("op010") == INT8 else world.loss(plan))))
     assert len(world.trials) == 1
     assert world.best.plan.names("fp32") == ["op010"]
 
@@ -121,7 +121,7 @@ def test_an_op_that_does_not_run_is_found_without_an_evaluation() -> None:
 def test_ops_that_are_harmful_only_together_are_found_without_an_evaluation(pair: tuple[str, str]) -> None:
     harm = ops(32)
     world = World(harm, limit=0.01, together={frozenset(pair): 0.9})
-    world.search(Auto(make_space(harm, joint=world.loss)))
+    world.search(Auto(make_space(harm, plan_probe=world.loss)))
     assert len(world.trials) <= 2
     assert set(world.best.plan.names("fp32")) <= set(pair)
     assert world.best.plan.names("fp32")
@@ -153,7 +153,7 @@ def test_giving_back_frees_ops_that_fell_for_nothing() -> None:
 def test_the_bound_holds_whatever_the_harms(harms: list[float], limit: float, seen: bool) -> None:
     harm = {f"op{i:03}": value for i, value in enumerate(harms)}
     world = World(harm, limit=limit)
-    world.search(Auto(make_space(harm, joint=world.loss if seen else None)))
+    world.search(Auto(make_space(harm, plan_probe=world.loss if seen else None)))
     first = next((i for i, trial in enumerate(world.trials) if trial.passed), None)
     assert len(world.trials) <= most(len(harm), passed=first is not None and first < most(len(harm)))
     assert len(set(world.plans)) == len(world.plans)
@@ -176,7 +176,7 @@ def test_and_whatever_the_probe_says(pairs: list[tuple[float, float]], limit: fl
 def test_a_good_probe_leads_to_a_plan_that_passes(harms: list[float], limit: float) -> None:
     harm = {f"op{i:03}": value for i, value in enumerate(harms)}
     world = World(harm, limit=limit)
-    world.search(Auto(make_space(harm, joint=world.loss)))
+    world.search(Auto(make_space(harm, plan_probe=world.loss)))
     passes_something = min(harm.values()) <= limit
     assert any(trial.passed for trial in world.trials) or not passes_something or sum(sorted(harms)[: len(harms) // 8]) > limit
 
@@ -259,5 +259,5 @@ def test_with_time_to_spend_every_fallen_op_is_given_another_chance() -> None:
 def test_with_time_to_spend_repairs_that_are_not_needed_are_taken_off_again() -> None:
     harm = ops(16) | {"op002": 0.2, "op005": 0.1}
     world = World(harm, limit=0.15)
-    world.search(Auto(make_space(harm, schemes=(INT8, REPAIRED, FP32), joint=world.loss), keep_going=True))
+    world.search(Auto(make_space(harm, schemes=(INT8, REPAIRED, FP32), plan_probe=world.loss), keep_going=True))
     assert any(trial.passed and trial.plan["op005"] == INT8 and trial.plan["op002"] == REPAIRED for trial in world.trials)

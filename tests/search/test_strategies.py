@@ -84,9 +84,9 @@ def test_these_can_choose_every_rung(name: str, most: int) -> None:
         return {"int8": 1.0, "bf16": 1.5, "fp32": 3.0}[scheme.dtype] + 0.2 * (scheme == DYNAMIC)
 
     space = make_space(harm, schemes=EVERYTHING, cost=cost)
-    damage = dict(space.damage) | {(op, DYNAMIC): 0.05 for op in harm}  # less than static, or it would be no way out
+    harms = dict(space.harms) | {(op, DYNAMIC): 0.05 for op in harm}  # less than static, or it would be no way out
     world = World(harm, limit=-1.0)
-    world.search(STRATEGIES[name](Space(space.choices, damage, space.cost), seed=1), most)
+    world.search(STRATEGIES[name](Space(space.choices, harms, space.cost), seed=1), most)
     assert {scheme for plan in world.plans for scheme in plan.values()} == set(EVERYTHING)
 
 

@@ -7,7 +7,7 @@ A backend answers a few questions about one model, and knows nothing of search, 
     observe(inputs, visit)              what do the activations look like?
     apply(plan, ranges)                 the model under a plan, on real kernels, in seconds
     run(model, inputs)                  one batch through any model it made
-    damage(candidates, ranges, ...)     how much does each op in each scheme change the output? (a generic probe is provided)
+    harm(candidates, ranges, ...)     how much does each op in each scheme change the output? (a generic probe is provided)
     alone(op, scheme, ranges)           a call that runs one op in one scheme, for timing it
     finalists(plan, ranges, inputs)     slower to make, faster to run forms of the same plan (compiled), if there are any
     save(model, ...), load()            a folder that needs nothing else
@@ -151,11 +151,11 @@ class Backend(ABC):
         """A call that runs this op by itself in this scheme, on the largest input that calibration saw: for timing it."""
 
     @abstractmethod
-    def damage(self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Any]) -> dict[tuple[str, Scheme], float]:
+    def harm(self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Any]) -> dict[tuple[str, Scheme], float]:
         """Label-free: the mean squared change of the model's output that each op in each scheme causes by itself.
 
         Relative to the output's own variance, so that numbers add up over ops and compare over models.
-        Backends without a shortcut return :func:`octune.sensitivity.probe` ``(self, ...)``.
+        Backends without a shortcut return :func:`octune.harm.probe` ``(self, ...)``.
         """
 
     def outputs(self, plan: Plan, ranges: Ranges, batches: Sequence[Any]) -> list[Outputs]:

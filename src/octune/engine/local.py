@@ -32,7 +32,7 @@ from octune.evaluation.referee import Standard
 from octune.plan import Op, Plan, Scheme
 from octune.result import Trial
 from octune.score import Score
-from octune.sensitivity import WORST, Joint
+from octune.harm import WORST, PlanProbe
 
 __all__ = ["Study"]
 
@@ -198,23 +198,23 @@ class Study:
             return list(islice(self._samples(batches, samples), samples))
         return [] if self.stopwatch.example is None else [self.stopwatch.example]
 
-    def joint(self, ranges: Ranges, batches: Batches | None) -> Joint | None:
+    def plan_probe(self, ranges: Ranges, batches: Batches | None) -> PlanProbe | None:
         """Measures the label-free harm of whole plans; None without anything to run."""
         inputs = self._few(batches, LOOK_SAMPLES)
-        return Joint(self.backend, ranges, inputs, self.journal) if inputs else None
+        return PlanProbe(self.backend, ranges, inputs, self.journal) if inputs else None
 
-    def damage(self, ops: Sequence[Op], ranges: Ranges, batches: Batches | None) -> dict[tuple[str, Scheme], float]:
+    def harm(self, ops: Sequence[Op], ranges: Ranges, batches: Batches | None) -> dict[tuple[str, Scheme], float]:
         """Label-free harm of every op in every scheme, on a few calibration batches."""
         candidates = {op.name: [s for s in op.schemes if s.dtype != "fp32"] for op in ops}
 
         def probed() -> list[list[Any]]:
-            self.clock.enter("sensitivity", f"probing {sum(map(len, candidates.values()))} choices without labels")
+            self.clock.enter("harm", f"probing {sum(map(len, candidates.values()))} choices without labels")
             inputs = self._few(batches, PROBE_SAMPLES)
-            values = self.backend.damage(candidates, ranges, inputs) if inputs else {}
+            values = self.backend.harm(candidates, ranges, inputs) if inputs else {}
             # An output that is infinite or NaN is as bad as it gets; neither can be ranked, nor kept in a journal.
             return _flatten({key: min(value, WORST) if math.isfinite(value) else WORST for key, value in values.items()})
 
-        return _restore(self.journal.once("damage", {"samples": ranges.samples}, probed))
+        return _restore(self.journal.once("harm", {"samples": ranges.samples}, probed))
 
     def cost(self, ops: Sequence[Op], ranges: Ranges) -> dict[tuple[str, Scheme], float]:
         """Measured milliseconds of every op in every scheme."""

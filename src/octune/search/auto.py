@@ -24,7 +24,7 @@ from octune.plan import Plan, Scheme
 from octune.result import Trial
 from octune.search.base import Proposal, Search, Strategy
 from octune.search.belief import Belief
-from octune.sensitivity import Group, interacting
+from octune.harm import Group, interacting
 
 __all__ = ["Auto", "Start", "first_plan"]
 
@@ -52,13 +52,13 @@ def first_plan(belief: Belief) -> Start:
     """What to evaluate first: fastest, repaired where it stands out. No labels are needed for that."""
     space, groups = belief.space, list[Group]()
     plan = _repaired(belief, belief.fastest)
-    if space.joint is not None:
+    if space.plan_probe is not None:
         alone = {op: space.harm(op, scheme) for op, scheme in plan.items()}
-        groups = interacting(space.joint, plan, alone, floor=COMFORTABLE)
+        groups = interacting(space.plan_probe, plan, alone, floor=COMFORTABLE)
         if groups:
             belief.correct(groups)
             plan = _repaired(belief, plan)
-        if space.joint(plan) > HOPELESS:
+        if space.plan_probe(plan) > HOPELESS:
             plan = belief.cheapest(PLAUSIBLE)
     return Start(plan, belief, groups)
 
@@ -75,7 +75,7 @@ def _repaired(belief: Belief, plan: Plan) -> Plan:
         if best is not None and best.harm <= HELPS * harm:
             repaired = repaired.with_({op: best.scheme})
             total -= harm - best.harm
-    if repaired == plan or belief.space.measured(repaired) <= HELPS_TOGETHER * belief.space.measured(plan):
+    if repaired == plan or belief.space.plan_harm(repaired) <= HELPS_TOGETHER * belief.space.plan_harm(plan):
         return repaired
     return plan
 
@@ -88,9 +88,9 @@ class Auto(Strategy):
         start = first_plan(belief)
         self._left = self._limit = max(3, 1 + int(math.log2(max(1, len(belief.quantizable)))))
         trial = yield from self._try(start.plan, self._words(belief, start.plan, "every op in its fastest scheme"))
-        ceiling = self.space.measured(belief.fastest)
+        ceiling = self.space.plan_harm(belief.fastest)
         if not trial.passed:
-            ceiling = self.space.measured(trial.plan)
+            ceiling = self.space.plan_harm(trial.plan)
             trial = yield from self._tighten(belief, trial)
         fallen = any(scheme.is_float and not belief.fastest[op].is_float for op, scheme in trial.plan.items())
         if trial.passed and (fallen or self.keep_going):
@@ -108,7 +108,7 @@ class Auto(Strategy):
         for step in range(1, self._limit):
             if trial.plan.names("bf16"):
                 belief.exact = True
-            known = min(target, self.space.measured(trial.plan))
+            known = min(target, self.space.plan_harm(trial.plan))
             if step > 1 or known <= COMFORTABLE:
                 belief.suspect(trial.plan)
                 known = max(known, min(target, belief.predicted(trial.plan)))
@@ -147,16 +147,16 @@ class Auto(Strategy):
 
     def _give_back(self, belief: Belief, best: Trial, ceiling: float) -> Search:
         """Look for something faster that passes too. One try is left for the compiled form, unless there is time to spend."""
-        floor = self.space.measured(best.plan)
+        floor = self.space.plan_harm(best.plan)
         while self._may(belief, best.plan) and floor < ceiling:
             plan = self._between(belief, best.plan, math.sqrt(max(floor, 1e-12) * ceiling))
-            if plan is None or not floor < self.space.measured(plan) < ceiling:
+            if plan is None or not floor < self.space.plan_harm(plan) < ceiling:
                 break
             trial = yield from self._try(plan, self._words(belief, plan, "a part given back"))
             if trial.passed:
-                best, floor = trial, self.space.measured(plan)
+                best, floor = trial, self.space.plan_harm(plan)
             else:
-                ceiling = self.space.measured(plan)
+                ceiling = self.space.plan_harm(plan)
         improved = True
         while improved:  # a change that a plan could not bear, a better one may; what was tried is not tried again
             improved = False
@@ -164,7 +164,7 @@ class Auto(Strategy):
                 plan = best.plan.with_({op: scheme})
                 if not self._may(belief, best.plan):
                     return
-                if plan in self._told or (self.space.joint is not None and self.space.measured(plan) >= ceiling > floor):
+                if plan in self._told or (self.space.plan_probe is not None and self.space.plan_harm(plan) >= ceiling > floor):
                     continue
                 trial = yield from self._try(plan, f"{op} in {scheme}")
                 if trial.passed:

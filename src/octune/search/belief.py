@@ -1,4 +1,4 @@
-"""What is believed about the harm of ops: what the probe measured, corrected by what joint probes and evaluations say.
+"""What is believed about the harm of ops: what the probe measured, corrected by what plan probes and evaluations say.
 
     belief = Belief(space)
     belief.correct(groups)                 # ops that are worse together than alone
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from octune.plan import Plan, Scheme
 from octune.search.allocate import Option, allocate
 from octune.search.space import Space
-from octune.sensitivity import Group
+from octune.harm import Group
 
 __all__ = ["Belief"]
 
@@ -92,7 +92,7 @@ class Belief:
         budget = target
         for _ in range(LOOKS):
             plan = Plan(allocate(options, budget, floats))
-            measured = self.space.measured(plan)
+            measured = self.space.plan_harm(plan)
             if measured <= TOLERATED * target:
                 break
             budget *= min(0.5, target / measured)

@@ -1,9 +1,9 @@
 """What a strategy may choose from: the schemes of every op, what each one costs and how much harm it does.
 
-space = Space.of(ops, damage=damage, cost=cost, joint=joint)
+space = Space.of(ops, harms=harms, cost=cost, plan_probe=plan_probe)
 space.fastest()                       # every op in its fastest scheme
 space.options("layer.query")          # what that op could be instead, with harm and price
-space.measured(plan)                  # label-free harm of a whole plan
+space.plan_harm(plan)                  # label-free harm of a whole plan
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ Key = tuple[str, Scheme]
 
 @dataclass(frozen=True)
 class Space:
-    """The legal schemes of every op. ``damage`` is the harm to the output, ``cost`` milliseconds (or bytes); both by (op, scheme).
+    """The legal schemes of every op. ``harms`` is the harm to the output, ``cost`` milliseconds (or bytes); both by (op, scheme).
 
-    ``joint`` measures the harm of a whole plan without labels (see octune.sensitivity.joint); None where there is no data for it.
+    ``plan_probe`` measures the harm of a whole plan without labels (see octune.harm.plan_probe); None where there is no data for it.
     """
 
     choices: Mapping[str, tuple[Scheme, ...]]
-    damage: Mapping[Key, float] = field(default_factory=dict)
+    harms: Mapping[Key, float] = field(default_factory=dict)
     cost: Mapping[Key, float] = field(default_factory=dict)
-    joint: Callable[[Plan], float] | None = field(default=None, compare=False)
+    plan_probe: Callable[[Plan], float] | None = field(default=None, compare=False)
 
     @classmethod
     def of(
         cls,
         ops: Sequence[Op],
-        damage: Mapping[Key, float] | None = None,
+        harms: Mapping[Key, float] | None = None,
         cost: Mapping[Key, float] | None = None,
-        joint: Callable[[Plan], float] | None = None,
+        plan_probe: Callable[[Plan], float] | None = None,
     ) -> Space:
         """The space of all schemes that the ops have."""
-        return cls({op.name: op.schemes for op in ops}, damage or {}, cost or {}, joint)
+        return cls({op.name: op.schemes for op in ops}, harms or {}, cost or {}, plan_probe)
 
     def harm(self, op: str, scheme: Scheme) -> float:
         """Predicted harm of one op in one scheme; fp32 does none, what was not measured counts as unknown: none."""
-        return self.damage.get((op, scheme), 0.0)
+        return self.harms.get((op, scheme), 0.0)
 
     def milliseconds(self, op: str, scheme: Scheme) -> float:
         """Measured cost of one op in one scheme."""
@@ -73,9 +73,9 @@ class Space:
         """Predicted cost of a plan."""
         return sum(self.milliseconds(op, scheme) for op, scheme in plan.items())
 
-    def measured(self, plan: Plan) -> float:
+    def plan_harm(self, plan: Plan) -> float:
         """Harm of a plan as a whole: measured without labels where that is possible, else predicted."""
-        return self.total_harm(plan) if self.joint is None else self.joint(plan)
+        return self.total_harm(plan) if self.plan_probe is None else self.plan_probe(plan)
 
     # -- the fastest plan -----------------------------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ class Space:
 
     def _known(self, op: str, scheme: Scheme) -> bool:
         """Whether this choice was looked at; where nothing was, every choice is as good."""
-        return scheme.is_float or not self.damage or (op, scheme) in self.damage
+        return scheme.is_float or not self.harms or (op, scheme) in self.harms
 
     def price(self, op: str, scheme: Scheme) -> float:
         """What it costs to have this op in this scheme and not in its fastest one: never nothing, or harmless ops would fall for it.

@@ -24,7 +24,7 @@ from octune.int8 import Limit
 from octune.machine import Machine, pretending
 from octune.plan import Plan, Scheme
 from octune.repair import SMOOTH
-from octune.sensitivity import probe
+from octune.harm import probe
 from tests.backends.contract import calibrated, int8_plan, observed
 from tests.backends.onnx.graphs import Chain, inputs
 from tests.backends.onnx.models import arrays, bert, cnn
@@ -100,7 +100,7 @@ def test_harm_without_models_agrees_with_harm_of_models(name: str) -> None:
     ranges = calibrated(backend, case.batches())
     # A convolution whose output feeds another's quantized input is judged without rounding that output; alone, it rounds it.
     candidates = {op.name: [s for s in op.schemes if not s.is_float][:3:2] for op in backend.ops() if op.kind != "conv"}
-    fast, slow = backend.damage(candidates, ranges, feeds[:1]), probe(backend, candidates, ranges, feeds[:1])
+    fast, slow = backend.harm(candidates, ranges, feeds[:1]), probe(backend, candidates, ranges, feeds[:1])
     assert set(fast) == set(slow)
     ratios = np.abs([np.log10(fast[key] / slow[key]) for key in slow if slow[key] > 1e-7])
     # The model was trained here and comes out differently on every CPU, so that no bound for its worst op holds everywhere.
@@ -114,9 +114,9 @@ def test_rounding_between_convolutions_counts_for_the_reader_whose_smoothing_rep
     backend = OnnxBackend(case.model, Settings(threads=2))
     ranges, feed = calibrated(backend, case.batches()), backend.split(case.batches()[0])[0]
     plain, smooth = Scheme.int8(), Scheme.int8(repairs=(SMOOTH,))
-    damage = backend.damage({op.name: [plain, smooth] for op in backend.ops() if op.kind == "conv"}, ranges, [feed])
-    assert damage["/convs.0/Conv", plain] < 1e-3 < damage["/convs.1/Conv", plain]
-    assert damage["/convs.1/Conv", smooth] < 0.01 * damage["/convs.1/Conv", plain]
+    harm = backend.harm({op.name: [plain, smooth] for op in backend.ops() if op.kind == "conv"}, ranges, [feed])
+    assert harm["/convs.0/Conv", plain] < 1e-3 < harm["/convs.1/Conv", plain]
+    assert harm["/convs.1/Conv", smooth] < 0.01 * harm["/convs.1/Conv", plain]
 
 
 @pytest.mark.parametrize("name", ["cnn", "transformer"])
@@ -327,8 +327,8 @@ def test_a_fixed_batch_size_is_kept() -> None:
     feed = backend.split(inputs(4))[0]
     assert backend.batch_size(backend.resized(feed, 2)) == 4
     ranges = calibrated(backend, [inputs(4)])
-    damage = backend.damage({"a": [Scheme.int8()]}, ranges, [feed])
-    assert damage["a", Scheme.int8()] > 0
+    harm = backend.harm({"a": [Scheme.int8()]}, ranges, [feed])
+    assert harm["a", Scheme.int8()] > 0
 
 
 def test_the_first_call_is_captured(backend: OnnxBackend, tokens: list[Any]) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from octune.backends.tensorflow.graph import FrozenGraph
-from octune.backends.tensorflow.rewrite import Rewriter
+from octune.backends.tensorflow.graph.graph import FrozenGraph
+from octune.backends.tensorflow.int8.rewrite import Rewriter
 from octune.calibration import Observer, Ranges
 from octune.plan import Plan, Scheme
 

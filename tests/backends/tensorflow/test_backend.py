@@ -13,14 +13,14 @@ import tensorflow as tf
 
 import octune
 from octune.backends import Settings, backend_for
-from octune.backends.tensorflow import checking, verify
+from octune.backends.tensorflow.probe import checking, verify
 from octune.backends.tensorflow.backend import TensorFlowBackend
-from octune.backends.tensorflow.freeze import as_graph
-from octune.backends.tensorflow.watching import real_rows
+from octune.backends.tensorflow.model.freeze import as_graph
+from octune.backends.tensorflow.probe.watching import real_rows
 from octune.calibration import collect
 from octune.errors import ConfigError, DataError, ModelError, PlanError
 from octune.plan import Plan, Scheme
-from octune.sensitivity import probe
+from octune.harm import probe
 from tests.backends.contract import calibrated, int8_plan
 from tests.backends.tensorflow import subjects
 from tests.backends.tensorflow.subjects import PIPELINE, SIZE, digits, v1
@@ -309,7 +309,7 @@ def test_harm_from_gradients_agrees_with_harm_from_quantizing(scheme: Scheme) ->
     ranges = calibrated(backend, digits().batches())
     inputs = [backend.split(batch)[0] for batch in digits().batches(8, 8)]
     candidates = {op.name: [scheme] for op in backend.ops()}
-    quick, slow = backend.damage(candidates, ranges, inputs), probe(backend, candidates, ranges, inputs)
+    quick, slow = backend.harm(candidates, ranges, inputs), probe(backend, candidates, ranges, inputs)
     assert set(quick) == set(slow)
     for key, value in slow.items():
         assert 0.4 * value < quick[key] < 2.5 * value, (key, quick[key], value)
@@ -323,8 +323,8 @@ def test_a_graph_without_gradients_is_probed(monkeypatch: pytest.MonkeyPatch) ->
     backend = backend_for(graph, Settings(outputs=("rounded",)))
     ranges = calibrated(backend, digits().batches())
     inputs = [backend.split(batch)[0] for batch in digits().batches()]
-    damage = backend.damage({"dense_0/MatMul": [Scheme.int8()]}, ranges, inputs)
-    assert damage["dense_0/MatMul", Scheme.int8()] > 0
+    harm = backend.harm({"dense_0/MatMul": [Scheme.int8()]}, ranges, inputs)
+    assert harm["dense_0/MatMul", Scheme.int8()] > 0
 
 
 # -- what else is asked of it -----------------------------------------------------------------------------------------

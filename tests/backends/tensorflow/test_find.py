@@ -10,14 +10,14 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import octune.backends.tensorflow.support as module
-from octune.backends.tensorflow.formula import activation_of, regions
-from octune.backends.tensorflow.graph import FrozenGraph, Graph, attribute, weight_bytes
-from octune.backends.tensorflow.ranges import Range
-from octune.backends.tensorflow.rewrite import Rewriter
-from octune.backends.tensorflow.support import support
-from octune.backends.tensorflow.verify import check, needed
-from octune.backends.tensorflow.weights import Int8Weight, Weights
+import octune.backends.tensorflow.int8.support as module
+from octune.backends.tensorflow.clean.formula import activation_of, regions
+from octune.backends.tensorflow.graph.graph import FrozenGraph, Graph, attribute, weight_bytes
+from octune.backends.tensorflow.int8.ranges import Range
+from octune.backends.tensorflow.int8.rewrite import Rewriter
+from octune.backends.tensorflow.int8.support import support
+from octune.backends.tensorflow.probe.verify import check, needed
+from octune.backends.tensorflow.int8.weights import Int8Weight, Weights
 from octune.int8 import Limit, limit_for
 from octune.machine import Machine, pretending
 from octune.plan import Plan, Scheme

@@ -12,9 +12,9 @@ import pytest
 import tensorflow as tf
 
 from octune.backends.base import Settings
-from octune.backends.tensorflow import nested
-from octune.backends.tensorflow.kinds import Form, Taken, is_model, take
-from octune.backends.tensorflow.sources import open_model
+from octune.backends.tensorflow.model import nested
+from octune.backends.tensorflow.model.kinds import Form, Taken, is_model, take
+from octune.backends.tensorflow.model.sources import open_model
 from octune.errors import ModelError
 from tests.backends.tensorflow import subjects
 from tests.backends.tensorflow.subjects import digits, v1

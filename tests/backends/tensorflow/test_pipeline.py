@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from octune.backends.base import Settings
 from octune.backends.tensorflow.batches import Feed, Inputs, Slot, Splitter, find_mask
-from octune.backends.tensorflow.freeze import as_graph
-from octune.backends.tensorflow.kinds import take
-from octune.backends.tensorflow.pipeline import Pipeline
-from octune.backends.tensorflow.sessions import Sessions
+from octune.backends.tensorflow.model.freeze import as_graph
+from octune.backends.tensorflow.model.kinds import take
+from octune.backends.tensorflow.model.pipeline import Pipeline
+from octune.backends.tensorflow.graph.sessions import Sessions
 from octune.errors import DataError
 from tests.backends.tensorflow import subjects
 from tests.backends.tensorflow.subjects import PIPELINE, digits, v1

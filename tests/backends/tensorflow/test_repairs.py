@@ -11,13 +11,13 @@ import tensorflow as tf
 
 import octune
 from octune.backends import Settings, backend_for
-from octune.backends.tensorflow import checking, verify
-from octune.backends.tensorflow.rewrite import Rewriter
-from octune.backends.tensorflow.verify import check, needed
+from octune.backends.tensorflow.probe import checking, verify
+from octune.backends.tensorflow.int8.rewrite import Rewriter
+from octune.backends.tensorflow.probe.verify import check, needed
 from octune.calibration import Ranges, collect
 from octune.plan import Plan, Scheme
 from octune.repair import BIAS, SMOOTH
-from octune.sensitivity import probe
+from octune.harm import probe
 from tests.machines import runnable
 
 from . import cnns
@@ -210,7 +210,7 @@ def opened(build: Callable[[], dict[str, tf.Tensor]]) -> tuple[Any, Ranges, list
 
 def test_who_reads_outlier_channels_is_blamed_and_not_who_makes_them() -> None:
     backend, ranges, inputs = opened(chain())
-    found = backend.damage({name: [PLAIN, SMOOTHED, BOTH] for name in "abc"}, ranges, inputs)
+    found = backend.harm({name: [PLAIN, SMOOTHED, BOTH] for name in "abc"}, ranges, inputs)
     for name in "bc":
         assert found["a", PLAIN] < 0.05 * found[name, PLAIN]
         assert found[name, SMOOTHED] < 0.05 * found[name, PLAIN]
@@ -221,7 +221,7 @@ def test_who_reads_outlier_channels_is_blamed_and_not_who_makes_them() -> None:
 def test_harm_of_convolutions_agrees_with_quantizing_them(scheme: Scheme) -> None:
     backend, ranges, inputs = opened(chain(factor=1.0))
     candidates = {name: [scheme] for name in "abc"}
-    quick, slow = backend.damage(candidates, ranges, inputs), probe(backend, candidates, ranges, inputs)
+    quick, slow = backend.harm(candidates, ranges, inputs), probe(backend, candidates, ranges, inputs)
     assert set(quick) == set(slow)
     for key, value in slow.items():
         # Alone among float ops, an op's output is rounded as well, which is not what it is blamed for.

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from octune.backends.tensorflow.rewrite import Rewriter
-from octune.backends.tensorflow.verify import check, needed
+from octune.backends.tensorflow.int8.rewrite import Rewriter
+from octune.backends.tensorflow.probe.verify import check, needed
 from octune.plan import Plan, Scheme
 from tests.machines import runnable
 

@@ -10,8 +10,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octune.backends.tensorflow.graph import FrozenGraph
-from octune.backends.tensorflow.rewrite import Rewriter
+from octune.backends.tensorflow.graph.graph import FrozenGraph
+from octune.backends.tensorflow.int8.rewrite import Rewriter
 from octune.errors import PlanError
 from octune.plan import Plan, Scheme
 from octune.repair import SMOOTH

@@ -12,12 +12,12 @@ import tensorflow as tf
 import octune
 from octune.backends.base import Settings
 from octune.backends.tensorflow.backend import TensorFlowBackend
-from octune.backends.tensorflow.freeze import as_graph
-from octune.backends.tensorflow.graph import FrozenGraph
-from octune.backends.tensorflow.rewrite import Rewriter
-from octune.backends.tensorflow.sessions import Sessions
-from octune.backends.tensorflow.streams import streams_of
-from octune.backends.tensorflow.worker import Worker
+from octune.backends.tensorflow.model.freeze import as_graph
+from octune.backends.tensorflow.graph.graph import FrozenGraph
+from octune.backends.tensorflow.int8.rewrite import Rewriter
+from octune.backends.tensorflow.graph.sessions import Sessions
+from octune.backends.tensorflow.int8.streams import streams_of
+from octune.backends.tensorflow.graph.worker import Worker
 from octune.errors import ModelError, UnsupportedError
 from octune.plan import Plan, Scheme
 

@@ -23,7 +23,7 @@ from octune.backends.onnx.insert import OPENVINO, ORT, Dialect, quantized_graph
 from octune.backends.onnx.local import LocalErrors
 from octune.backends.onnx.observe import Taps
 from octune.backends.onnx.runtimes import OnnxModel, has_openvino, openvino_model, ort_model, outputs_by_name, temporary_folder
-from octune.backends.onnx.sensitivity import first_order_damage
+from octune.backends.onnx.harm import first_order_harm
 from octune.backends.onnx.smooth import Smoother
 from octune.backends.onnx.source import batch_is_free, counted, inferred, input_types, open_model
 from octune.backends.onnx.weights import WeightStore
@@ -109,12 +109,12 @@ class OnnxBackend(Backend):
             except Exception as error:  # onnxruntime has an exception class for every status
                 raise DataError(f"The model cannot be run on the calibration data: {type(error).__name__}: {summary(error)}") from error
 
-    def damage(
+    def harm(
         self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Feed]
     ) -> dict[tuple[str, Scheme], float]:
         found = {item.op.name: item for item in self._found}
         errors = LocalErrors(self._store, self._smoother, ranges, self._threads)
-        return first_order_damage(self._view, found, candidates, batches, errors, self._threads, splits=self._splits)
+        return first_order_harm(self._view, found, candidates, batches, errors, self._threads, splits=self._splits)
 
     def alone(self, op: Op, scheme: Scheme, ranges: Ranges) -> Callable[[], object]:
         item = next(item for item in self._found if item.op.name == op.name)

@@ -38,10 +38,10 @@ def from_tensorflow(model: Any, settings: Settings, batch: Any) -> tuple[ModelPr
             f"pip install tf2onnx, {LEAVE_OUT}"
         ) from error
     from octune.backends.tensorflow.batches import Splitter
-    from octune.backends.tensorflow.freeze import as_graph
-    from octune.backends.tensorflow.kinds import take
-    from octune.backends.tensorflow.pipeline import Pipeline
-    from octune.backends.tensorflow.sessions import new_session
+    from octune.backends.tensorflow.model.freeze import as_graph
+    from octune.backends.tensorflow.model.kinds import take
+    from octune.backends.tensorflow.model.pipeline import Pipeline
+    from octune.backends.tensorflow.graph.sessions import new_session
 
     taken = take(model, settings)
     frozen = taken.frozen

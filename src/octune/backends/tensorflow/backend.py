@@ -15,26 +15,26 @@ import tensorflow as tf
 from tensorflow.python.util import _pywrap_util_port
 
 from octune.backends.base import Backend, Finalist, Outputs, SelfTest, Settings, Visit
-from octune.backends.tensorflow import storage
+from octune.backends.tensorflow.model import storage
 from octune.backends.tensorflow.batches import Feed, Inputs, Splitter, find_mask
-from octune.backends.tensorflow.callables import GraphCallable, as_tensor, call_shaped
-from octune.backends.tensorflow.checking import disagreements
+from octune.backends.tensorflow.model.callables import GraphCallable, as_tensor, call_shaped
+from octune.backends.tensorflow.probe.checking import disagreements
 from octune.backends.tensorflow.doctor import self_test
-from octune.backends.tensorflow.freeze import as_graph
-from octune.backends.tensorflow.kinds import is_model, take
-from octune.backends.tensorflow.pipeline import Pipeline
-from octune.backends.tensorflow.rewrite import Rewriter
-from octune.backends.tensorflow.sensitivity import first_order_damage
-from octune.backends.tensorflow.sessions import Sessions, new_session, set_threads
-from octune.backends.tensorflow.sources import open_model
-from octune.backends.tensorflow.support import support
-from octune.backends.tensorflow.watching import Watcher
+from octune.backends.tensorflow.model.freeze import as_graph
+from octune.backends.tensorflow.model.kinds import is_model, take
+from octune.backends.tensorflow.model.pipeline import Pipeline
+from octune.backends.tensorflow.int8.rewrite import Rewriter
+from octune.backends.tensorflow.probe.harm import first_order_harm
+from octune.backends.tensorflow.graph.sessions import Sessions, new_session, set_threads
+from octune.backends.tensorflow.model.sources import open_model
+from octune.backends.tensorflow.int8.support import support
+from octune.backends.tensorflow.probe.watching import Watcher
 from octune.calibration import Ranges
 from octune.errors import DataError
 from octune.int8 import limit_for
 from octune.machine import probe_machine
 from octune.plan import Mode, Op, Plan, Scheme
-from octune.sensitivity import probe
+from octune.harm import probe
 
 __all__ = ["TensorFlowBackend"]
 
@@ -143,11 +143,11 @@ class TensorFlowBackend(Backend):
         self._refused = disagreements(self._rewriter, self._watching(), few)
         self._notes.extend(f"{name}: {why}" for (name, *_), why in self._refused.items())
 
-    def damage(
+    def harm(
         self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Inputs]
     ) -> dict[tuple[str, Scheme], float]:
         inputs = [_some_rows(part) for batch in batches for part in self.parts(batch)]
-        values = first_order_damage(self._rewriter, self._frozen.outputs.values(), candidates, ranges, inputs, self._threads)
+        values = first_order_harm(self._rewriter, self._frozen.outputs.values(), candidates, ranges, inputs, self._threads)
         left = {name: [s for s in schemes if (name, s) not in values] for name, schemes in candidates.items() if name in ranges}
         return values | (probe(self, left, ranges, inputs) if any(left.values()) else {})
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from octune.backends.tensorflow.names import nearest, short
+from octune.backends.tensorflow.model.names import nearest, short
 from octune.errors import DataError
 
 __all__ = ["Feed", "Inputs", "Slot", "Splitter", "find_mask"]

@@ -8,11 +8,11 @@ import numpy as np
 import tensorflow as tf
 
 from octune.backends.base import SelfTest
-from octune.backends.tensorflow.freeze import as_graph
-from octune.backends.tensorflow.graph import FrozenGraph
-from octune.backends.tensorflow.rewrite import Rewriter
-from octune.backends.tensorflow.sessions import new_session
-from octune.backends.tensorflow.support import support
+from octune.backends.tensorflow.model.freeze import as_graph
+from octune.backends.tensorflow.graph.graph import FrozenGraph
+from octune.backends.tensorflow.int8.rewrite import Rewriter
+from octune.backends.tensorflow.graph.sessions import new_session
+from octune.backends.tensorflow.int8.support import support
 from octune.calibration import Observer, Ranges
 from octune.cost.latency import interleaved
 from octune.plan import Scheme

@@ -21,13 +21,13 @@ from octune.backends.torch.copying import light_copy, private_copy, replace_modu
 from octune.backends.torch.discover import Found, discover
 from octune.backends.torch.doctor import self_test
 from octune.backends.torch.layers import Layer, quantized_layer
-from octune.backends.torch.sensitivity import first_order_damage
+from octune.backends.torch.harm import first_order_harm
 from octune.backends.torch.sources import open_model
 from octune.calibration import Ranges
 from octune.errors import DataError, ModelError, UnsupportedError
 from octune.int8 import limit_for
 from octune.plan import Op, Plan, Scheme
-from octune.sensitivity import probe
+from octune.harm import probe
 
 __all__ = ["TorchBackend"]
 
@@ -145,7 +145,7 @@ class TorchBackend(Backend):
 
         return hook
 
-    def damage(
+    def harm(
         self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Call]
     ) -> dict[tuple[str, Scheme], float]:
         found = {f.op.name: f for f in self._found}
@@ -157,7 +157,7 @@ class TorchBackend(Backend):
 
         if sum(found[name].op.parameters * len(schemes) for name, schemes in wanted.items()) <= KEPT_FORMS:
             make = functools.cache(make)  # every batch needs them again
-        values = first_order_damage(self._prepared, {name: found[name].module for name in wanted}, wanted, make, calls)
+        values = first_order_harm(self._prepared, {name: found[name].module for name in wanted}, wanted, make, calls)
         return probe(self, candidates, ranges, calls) if values is None else values
 
     def alone(self, op: Op, scheme: Scheme, ranges: Ranges) -> Callable[[], object]:

@@ -1,0 +1,187 @@
+"""Harm of every op in every scheme, without building a model for any of them.
+
+To first order, an error at an op's output moves the model's output in proportion. So the error of every scheme is computed at the op
+itself (see ``local``), and how much of it reaches the output is measured once for each op: a small part of a typical error is fed into
+the fp32 model at that place (see ``push``).
+
+Errors are measured by channel, relative to what the channel carries: a channel that is a hundred times larger is read by weights that
+are a hundred times smaller.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from octune.backends.onnx.batches import Feed
+from octune.backends.onnx.discover import Found
+from octune.backends.onnx.graph import Array, View
+from octune.backends.onnx.insert import site_of
+from octune.backends.onnx.local import LocalErrors
+from octune.backends.onnx.observe import activated, tapped
+from octune.backends.onnx.push import Pushes
+from octune.backends.onnx.runtimes import session
+from octune.plan import Scheme
+from octune.repair import SMOOTH
+from octune.harm import output_change
+
+__all__ = ["first_order_harm"]
+
+log = logging.getLogger("octune")
+# The share of an op's output that is fed in: small enough to be linear, large enough to show in fp32.
+PUSH = 0.02
+SECONDS = 10.0
+ROWS = 4
+Harms = dict[tuple[str, Scheme], float]
+Key = TypeVar("Key")
+
+
+def first_order_harm(
+    view: View,
+    found: Mapping[str, Found],
+    candidates: Mapping[str, Sequence[Scheme]],
+    feeds: Sequence[Feed],
+    errors: LocalErrors,
+    threads: int | None,
+    *,
+    splits: bool,
+) -> Harms:
+    """Squared change of the output over its variance, by op and scheme."""
+    items = [found[name] for name, schemes in candidates.items() if schemes and name in found]
+    if not items or not feeds:
+        return {}
+    owners = _owners(view, found, errors)
+    pushes = Pushes(view, items, threads)
+    tensors = {name for item in items for name in (item.x, item.output, *([item.b] if item.op.kind == "attention" else []))}
+    inner = sorted({*tensors, *pushes.needed, *view.outputs} - set(view.inputs))
+    taps = session(tapped(view, inner)[0], threads)
+
+    def look(feed: Feed) -> dict[str, Array]:
+        return dict(zip(inner, taps.run(inner, dict(feed.arrays)), strict=True)) | dict(feed.arrays)
+
+    values: Harms = {}
+    feeds = _affordable(feeds, look, len(items)) if splits else feeds[:1]
+    for feed in feeds:
+        seen = look(feed)
+        for item in items:
+            name = item.op.name
+            x, b, y = seen[item.x], seen.get(item.b), seen[item.output]
+            own = partial(errors, item, x=x, b=b, y=y, owns_output=name not in owners)
+            sampled = {scheme: own(scheme, few=True) for scheme in candidates[name]}
+            for scheme, harm in _harms(item, sampled, own, pushes, seen, view.outputs).items():
+                values[name, scheme] = values.get((name, scheme), 0.0) + harm / len(feeds)
+            for reader in owners.get(name, ()):
+                if reader.fold_of is None:
+                    continue
+                plain = Scheme.int8()
+                rounded = {False: errors.rounding(item, y, y, plain), True: errors.rounding(item, y, y, plain, reader.fold_of)}
+                extra = _harms(item, rounded, rounded.__getitem__, pushes, seen, view.outputs)  # no sample: whole already
+                for scheme in candidates.get(reader.op, ()):
+                    if scheme.mode == "static":
+                        values[reader.op, scheme] = values.get((reader.op, scheme), 0.0) + extra[SMOOTH in scheme.repairs] / len(feeds)
+    return _one_range_for_all(values, items, view)
+
+
+def _harms(
+    item: Found,
+    sampled: Mapping[Key, Array],
+    whole: Callable[[Key], Array],
+    pushes: Pushes,
+    seen: Mapping[str, Array],
+    outputs: Sequence[str],
+) -> dict[Key, float]:
+    """The harm of several errors at one op's output: the first is fed in as a ``whole``, the others are compared with it on samples."""
+    y = seen[item.output]
+    unit = _unit(y, item.channel_axis)
+    squares = {key: _square(error, unit) for key, error in sampled.items()}
+    first = next((key for key in squares if 0 < squares[key] < np.inf), None)
+    if first is None:
+        return {key: 0.0 if square == 0 else np.inf for key, square in squares.items()}
+    error = sampled[first] if sampled[first].shape == y.shape else whole(first)
+    share = min(1.0, PUSH * float(np.sqrt(y.size / max(_square(error, unit), 1e-30))))
+    before = {name: seen[name] for name in outputs}
+    after = before | pushes(item, error * np.float32(share), seen)
+    moved = output_change([before], [after])
+    return {key: moved / share**2 * square / squares[first] for key, square in squares.items()}
+
+
+def _square(error: Array, unit: Array) -> float:
+    """The sum of squares, every channel relative to what it carries."""
+    if error.ndim != unit.ndim:  # a sample of rows
+        unit = unit.reshape(1, -1)
+    return float(np.square(error / unit, dtype=np.float64).sum())
+
+
+def _unit(y: Array, channel_axis: int) -> Array:
+    """What every channel carries, in a shape that divides ``y``."""
+    axes = tuple(axis for axis in range(y.ndim) if axis != channel_axis % y.ndim)
+    power = np.sqrt(np.square(y, dtype=np.float64).mean(axis=axes, keepdims=True))
+    return np.asarray(np.maximum(power, 1e-3 * power.max(initial=0.0) * 1e-3 + 1e-12), np.float32)
+
+
+def _affordable(feeds: Sequence[Feed], run: Callable[[Feed], object], ops: int) -> list[Feed]:
+    """As many samples as the probe has time for. A push runs half of the graph on average."""
+    first = feeds[0].resized(1)
+    run(first)
+    begun = time.perf_counter()
+    run(first)
+    seconds = 0.5 * (time.perf_counter() - begun)
+    rows = int(np.clip(SECONDS / max(ops * seconds, 1e-6), 2, ROWS))
+    kept: list[Feed] = []
+    for feed in feeds:
+        if rows > 0:
+            kept.append(feed.resized(min(rows, feed.batch_size)))
+            rows -= feed.batch_size
+    return kept
+
+
+@dataclass(frozen=True)
+class Reader:
+    """An op that a convolution's quantized output counts for: it reads it, or its smoothing (``fold_of``) reaches back to it."""
+
+    op: str
+    fold_of: Array | None = None
+
+
+def _owners(view: View, found: Mapping[str, Found], errors: LocalErrors) -> dict[str, list[Reader]]:
+    """Convolutions whose output's rounding counts for other ops."""
+    readers: dict[str, list[Reader]] = {}
+    folds: dict[str, list[Reader]] = {}
+    for item in found.values():
+        if item.op.kind == "embedding" or len(item.op.schemes) == 1:
+            continue
+        readers.setdefault(site_of(view, item, 0), []).append(Reader(item.op.name))
+        group = errors.group(item)
+        if group is not None and group.fold is not None and group.fold.target is not None:
+            folds.setdefault(group.fold.target.op.name, []).append(Reader(item.op.name, group.factors))
+    convs = [item for item in found.values() if item.op.kind == "conv"]
+    owners = {item.op.name: readers.get(activated(view, item)) or folds.get(item.op.name) for item in convs}
+    return {name: owned for name, owned in owners.items() if owned}
+
+
+def _one_range_for_all(values: Harms, items: Sequence[Found], view: View) -> Harms:
+    """Ops that read one tensor should agree on its range, so that it is quantized once.
+
+    The method that is best for all of them together is made the best for each: others count as at least as harmful.
+    """
+    by_tensor: dict[str, list[str]] = {}
+    for item in items:
+        if item.weight is not None and item.op.kind != "embedding":
+            by_tensor.setdefault(site_of(view, item, 0), []).append(item.op.name)
+    for names in by_tensor.values():
+        plain = {s for name, s in values if name in names and s.mode == "static" and not s.repairs and s.granularity == "per_channel"}
+        shared = [s for s in plain if all((name, s) in values for name in names)]
+        if len(names) < 2 or len(shared) < 2:
+            continue
+        best = min(shared, key=lambda s: (sum(values[name, s] for name in names), str(s)))
+        for name in names:
+            for scheme in shared:
+                if scheme != best:
+                    values[name, scheme] = max(values[name, scheme], values[name, best] * (1 + 1e-6))
+    return values

@@ -1,0 +1,1 @@
+"""Reading, building and running a GraphDef."""

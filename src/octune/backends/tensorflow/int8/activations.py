@@ -1,0 +1,171 @@
+"""int8 forms of activations, made once for all readers that want a tensor in the same range.
+
+activations = Activations(graph, reference, shapes)
+activations.quantized("x:0", Range(-1.0, 3.0))            # -> Quantized: names of the int8 values and of the ends of their range
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow as tf
+
+from octune.backends.tensorflow.graph.emit import array_of, constant, node, quantize
+from octune.backends.tensorflow.graph.graph import Array, Graph, attribute, node_of
+from octune.backends.tensorflow.clean.layernorm import LAYERNORM
+from octune.backends.tensorflow.int8.ranges import Range
+from octune.backends.tensorflow.graph.shapes import Shapes
+from octune.backends.tensorflow.int8.site import Site
+from octune.backends.tensorflow.int8.wants import Group
+from octune.errors import PlanError
+
+__all__ = ["Activations", "Quantized"]
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """A tensor in int8: the values, the ends of its range (tensors), and the range itself (None if it is taken at run time)."""
+
+    values: str
+    low: str
+    high: str
+    range: Range | None
+    rows: bool  # already [rows, columns]
+
+
+class Activations:
+    """Adds nodes to ``graph``; ``reference`` is the graph as it was."""
+
+    def __init__(self, graph: Graph, reference: Graph, shapes: Shapes) -> None:
+        self._graph, self._reference, self._shapes = graph, reference, shapes
+        self._known: dict[tuple[str, object], Quantized] = {}
+        self._smooth: dict[tuple[str, bytes], tuple[Quantized, str | Quantized]] = {}
+        self._views: dict[str, str] = {}
+        self._pools: dict[tuple[str, str], Quantized] = {}
+
+    # -- what there is --------------------------------------------------------------------------------------------
+
+    def provide(self, tensor: str, made: Quantized) -> None:
+        """An op gives this tensor in int8 itself."""
+        self._known[tensor, made.range] = made
+
+    def provide_smoothed(self, tensor: str, group: Group, made: Quantized, source: Quantized) -> None:
+        """An op gives this tensor smoothed for a group, made from the int8 tensor ``source``."""
+        self._smooth[tensor, group.multiplier.tobytes()] = made, source
+
+    def provided(self, tensor: str, wanted: Range) -> Quantized | None:
+        """The int8 form of a tensor in that range, if there is one."""
+        return self._known.get((tensor, wanted))
+
+    def from_zero(self, tensor: str) -> Quantized | None:
+        """The int8 form of a tensor that is never negative, if there is one."""
+        forms = (made for (name, _), made in self._known.items() if name == tensor and made.range is not None)
+        return next((made for made in forms if made.range and made.range.low == 0 and not made.range.signed), None)
+
+    # -- what is made ---------------------------------------------------------------------------------------------
+
+    def quantized(self, x: str, wanted: Range) -> Quantized:
+        """The int8 form of a float tensor."""
+        if (x, wanted) not in self._known:
+            name = self._graph.fresh(f"{node_of(x)}/quantize")
+            low, high = self.constant(f"{name}/low", wanted.low), self.constant(f"{name}/high", wanted.high)
+            self._graph.add(quantize(name, x, low, high, signed=wanted.signed))
+            self._known[x, wanted] = Quantized(f"{name}:0", low, high, wanted, self.is_matrix(x))
+        return self._known[x, wanted]
+
+    def dynamic(self, site: Site) -> Quantized:
+        """The input of a matmul in the range that it has at run time."""
+        if (site.x, "dynamic") not in self._known:
+            base = self._graph.fresh(f"{node_of(site.x)}/dynamic")
+            x = site.x if self.is_matrix(site.x) else self.rows(site.x, self.inner(site), tf.float32, base)
+            axes = self.constant(f"{base}/axes", [0, 1])
+            for which in ("Min", "Max"):
+                self._graph.add(node(f"{base}/{which}", which, [x, axes], T=tf.float32, Tidx=tf.int32, keep_dims=False))
+            self._graph.add(quantize(base, x, f"{base}/Min", f"{base}/Max"))
+            self._known[site.x, "dynamic"] = Quantized(f"{base}:0", f"{base}:1", f"{base}:2", None, rows=True)
+        return self._known[site.x, "dynamic"]
+
+    def smoothed(self, group: Group) -> tuple[Quantized, str | Quantized]:
+        """The smoothed input of ops that read one tensor, and what it is made from, which may be smoothed already."""
+        site = group.sites[0]
+        key = (site.x, group.multiplier.tobytes())
+        if key not in self._smooth:
+            source = self._smoothed_layernorm(group)
+            if source is None:
+                name = self._graph.fresh(f"{node_of(site.x)}/smooth")
+                fits = site.is_conv or (self._shapes[site.x] or (None,))[-1] == self.inner(site)
+                x = site.x if fits else self.rows(site.x, self.inner(site), tf.float32, name)
+                self.scaled(name, x, group.multiplier)
+                made = self.quantized(f"{name}:0", group.range)
+            else:
+                made = self.quantized(source, group.range)
+            self._smooth[key] = replace(made, rows=self.is_matrix(site.x)), source or site.x
+        return self._smooth[key]
+
+    def pooled(self, pool: str, made: Quantized) -> Quantized:
+        """A max pooling of int8 values. Order is the same for the integers as for what they stand for."""
+        if (pool, made.values) not in self._pools:
+            op, name = self._reference.nodes[pool], self._graph.fresh(f"{pool}/int8")
+            signed = made.range is not None and made.range.signed
+            stored, plain = (tf.qint8, tf.int8) if signed else (tf.quint8, tf.uint8)  # MaxPool knows these only by their plain names
+            how: dict[str, Any] = {key: [int(i) for i in attribute(op, key).list.i] for key in ("ksize", "strides")}
+            how |= {"padding": attribute(op, "padding").s.decode(), "data_format": "NHWC"}
+            self._graph.add(node(f"{name}/values", "Bitcast", [made.values], T=stored, type=plain))
+            self._graph.add(node(f"{name}/max", "MaxPool", [f"{name}/values"], T=plain, **how))
+            self._graph.add(node(name, "Bitcast", [f"{name}/max"], T=plain, type=stored))
+            self._pools[pool, made.values] = replace(made, values=f"{name}:0")
+        return self._pools[pool, made.values]
+
+    def scaled(self, name: str, x: str, factors: Array) -> None:
+        """A node of that name, which multiplies every channel."""
+        self._graph.add(node(name, "Mul", [x, self.constant(f"{name}/multiplier", factors)], T=tf.float32))
+
+    def _smoothed_layernorm(self, group: Group) -> str | None:
+        """The layer normalisation before some ops with the smoothing in its gamma and beta, if nobody else reads it."""
+        sites = group.sites
+        made = self._reference.maker(sites[0].x)
+        through = {name for site in sites for name in (*site.path, site.core)}
+        nodes = [made.name, *(name for site in sites for name in site.path)]
+        if made.op != LAYERNORM or any(
+            not self._reference.is_private(name) or not set(self._reference.followers(name)) <= through for name in nodes
+        ):
+            return None
+        values = [self._reference.maker(reference) for reference in made.input[1:]]
+        names = [self.constant(f"{value.name}/smooth", array_of(value) * group.multiplier) for value in values]
+        name = self._graph.fresh(f"{made.name}/smooth")
+        self._graph.add(node(name, LAYERNORM, [made.input[0], *names], T=tf.float32, epsilon=attribute(made, "epsilon").f))
+        return f"{name}:0"
+
+    # -- small things ---------------------------------------------------------------------------------------------
+
+    def constant(self, name: str, value: Array | float | list[int], dtype: tf.DType | None = None) -> str:
+        """A new Const."""
+        name = self._graph.fresh(name)
+        self._graph.add(constant(name, value, dtype))
+        return name
+
+    def rows(self, tensor: str, columns: int, dtype: tf.DType, name: str) -> str:
+        """A tensor as [rows, columns]."""
+        name = self._graph.fresh(f"{name}/rows")
+        self._graph.add(node(name, "Reshape", [tensor, self.constant(f"{name}/shape", [-1, columns])], T=dtype, Tshape=tf.int32))
+        return name
+
+    def matrix(self, made: Quantized, columns: int) -> str:
+        """int8 values as [rows, columns], reshaped once for all readers."""
+        if made.rows:
+            return made.values
+        if made.values not in self._views:
+            self._views[made.values] = self.rows(made.values, columns, tf.quint8, node_of(made.values))
+        return self._views[made.values]
+
+    def is_matrix(self, tensor: str) -> bool:
+        """Whether a tensor of the reference has two axes."""
+        return len(self._shapes[tensor] or ()) == 2
+
+    def inner(self, site: Site) -> int:
+        """The number of columns that a matmul reads."""
+        shape = self._shapes[site.weight]
+        if shape is None or len(shape) != 2:
+            raise PlanError(f"The weight of {site.op.name!r} has no known shape.")
+        return int(shape[1 if attribute(self._reference.nodes[site.core], "transpose_b").b else 0] or 0)

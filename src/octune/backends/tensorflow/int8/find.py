@@ -1,0 +1,309 @@
+"""Which nodes could be quantized, and what of their surroundings goes into the same int8 op.
+
+finder = Finder(graph, shapes, support, normalised, inside=frames(graph))
+finder.sites            # Site by op name, in the order of computation
+finder.left_alone       # ops that stay as they are, each with the reason
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from octune.backends.tensorflow.clean.dense import Normalised
+from octune.backends.tensorflow.clean.fold import value_of
+from octune.backends.tensorflow.clean.formula import activation_of, regions
+from octune.backends.tensorflow.graph.graph import Array, Graph, attribute, node_of
+from octune.backends.tensorflow.clean.layernorm import LAYERNORM
+from octune.backends.tensorflow.int8.outputs import is_pool, passes_on
+from octune.backends.tensorflow.graph.shapes import Shapes
+from octune.backends.tensorflow.int8.site import Form, Site, geometry
+from octune.backends.tensorflow.int8.support import Support
+from octune.plan import Op, Scheme
+from octune.repair import BIAS, SMOOTH
+
+__all__ = ["Finder"]
+
+KINDS = {"MatMul": "matmul", "Conv2D": "conv2d", "DepthwiseConv2dNative": "depthwise_conv2d"}
+CONV = (
+    Scheme.int8("static"),
+    *(Scheme.int8("static", repairs=repairs) for repairs in ((BIAS,), (SMOOTH,), (SMOOTH, BIAS))),
+    Scheme.int8("static", granularity="per_tensor"),
+)
+DENSE = (*CONV, Scheme.int8("dynamic"), Scheme.int8("dynamic", granularity="per_tensor"))
+ADDS = ("Add", "AddV2")
+# Ops whose output has as many rows as their first input, and ops that have the shape of their only varying input.
+ROWWISE = frozenset(("MatMul", "Conv2D", "DepthwiseConv2dNative", "MaxPool", "AvgPool", "BiasAdd", LAYERNORM))
+UNARY = ("Relu", "Relu6", "Elu", "LeakyRelu", "Tanh", "Sigmoid", "Erf", "Erfc", "Identity", "StopGradient", "Neg", "Square")
+ELEMENTWISE = frozenset((*UNARY, "Mul", "Pow", "Add", "AddV2", "Sub"))
+
+
+class Finder:
+    """Looks once, when it is made."""
+
+    def __init__(self, graph: Graph, shapes: Shapes, support: Support, normalised: Normalised, inside: set[str]) -> None:
+        self._graph, self._shapes, self._support, self._inside = graph, shapes, support, inside
+        self._names = {matmul: name for name, matmul in normalised.matmuls.items()}
+        self._reasons = normalised.reasons
+        self._claimed: set[str] = set()
+        self._origins: dict[str, str] = {}  # output of a site -> its input, which has as many rows
+        self._paths: set[str] = set()
+        self.sites: dict[str, Site] = {}
+        self.left_alone: dict[str, Op] = {}
+        for made in _in_order(graph):
+            if made.op in KINDS:
+                self._look(made)
+            elif made.name in self._reasons:
+                self._leave(made, "matmul", self._reasons[made.name])
+        convs = {site.core for site in self.sites.values() if site.is_conv and site.op.can("int8")}
+        given = {site.plain.output for site in self.sites.values() if site.core in convs}
+        self.sites = {name: self._placed(site, convs, given) if site.is_conv else site for name, site in self.sites.items()}
+
+    def ops(self) -> tuple[Op, ...]:
+        """All of them, those with a reason to be left alone included."""
+        return (*(site.op for site in self.sites.values()), *self.left_alone.values())
+
+    def _placed(self, site: Site, convs: set[str], given: set[str]) -> Site:
+        """A convolution among others. Where it stands between them, it has no floats to convert: that costs less."""
+        name = node_of(site.x)
+        pooled = name in self._graph and is_pool(self._graph, name)
+        receives = (self._graph.inputs(self._graph.nodes[name])[0] if pooled else site.x) in given
+        passed = passes_on(self._graph, site.plain.tail, convs)
+        signature = site.op.signature + " from int8" * receives + " to int8" * passed
+        return replace(site, op=replace(site.op, signature=signature), receives=receives, passes_on=passed)
+
+    # -- one node -------------------------------------------------------------------------------------------------
+
+    def _look(self, made: NodeDef) -> None:
+        kind, name = KINDS[made.op], self._names.get(made.name, made.name)
+        weight = value_of(self._graph, self._graph.inputs(made)[1])
+        if made.name in self._inside:
+            self._leave(made, kind, "it is inside a loop or a conditional of the graph")
+            return
+        if weight is None:
+            if kind != "matmul":
+                self._leave(made, kind, "its weight is not a constant")
+            return  # a matmul of two activations: nothing of it is a weight
+        reason = self._cannot(made, kind, weight)
+        if reason:
+            self._leave(made, kind, reason, int(weight.size))
+            return
+        floats = (*((Scheme.bf16(),) if self._support.bf16 else ()), Scheme.fp32())
+        able = self._support.matmul if kind == "matmul" else self._support.conv
+        note = "" if able else self._support.why or f"TensorFlow {tf.__version__} has no int8 convolution"
+        schemes = ((DENSE if kind == "matmul" else CONV) if able else ()) + floats
+        columns = _columns(made, weight)
+        lift, bias, plain, summed = self._fusion(made, columns, conv=kind != "matmul")
+        x, path = self._source(made, weight) if kind == "matmul" else (self._graph.inputs(made)[0], ())
+        signature = f"{made.op}{tuple(weight.shape)}{plain.activation or ''}{'' if bias is None else '+bias'}"
+        if kind != "matmul":
+            signature += str(sorted(geometry(made).items()))
+        op = Op(name, kind, schemes, int(weight.size), signature=signature, note=note)
+        site = Site(op, made.name, x, self._graph.inputs(made)[1], columns, bias, plain, summed, path, lift)
+        self.sites[name] = site
+        self._claimed.update(plain.members)
+        self._claimed.update(summed.members if summed else ())
+        self._paths.update(path)
+        self._origins.update({form.output: x for form in (plain, summed) if form})
+        if lift:
+            self._origins[f"{lift}:0"] = x
+
+    def _leave(self, made: NodeDef, kind: str, reason: str, parameters: int = 0) -> None:
+        name = self._names.get(made.name, made.name)
+        self.left_alone[name] = Op(name, kind, (Scheme.fp32(),), parameters, signature=made.op, note=reason)
+
+    def _cannot(self, made: NodeDef, kind: str, weight: Array) -> str:
+        """Why this op cannot be quantized, or an empty string."""
+        if attribute(made, "T").type != tf.float32.as_datatype_enum:
+            return f"it computes in {tf.as_dtype(attribute(made, 'T').type).name}, not float32"
+        if weight.size == 0 or not np.isfinite(weight).all():
+            return "its weights are not finite numbers" if weight.size else "it has no weights"
+        if kind == "matmul":
+            if weight.ndim != 2:
+                return f"its weight has the shape {weight.shape}"
+            return "its input is transposed (transpose_a), which the int8 kernel does not do" if attribute(made, "transpose_a").b else ""
+        if attribute(made, "data_format").s not in (b"", b"NHWC"):
+            return f"its data format is {attribute(made, 'data_format').s.decode()}; int8 convolutions take NHWC"
+        shape = self._shapes[self._graph.inputs(made)[0]]
+        if shape is None or len(shape) != 4 or shape[3] is None:
+            return "the number of its input channels is not known"
+        if shape[3] != weight.shape[2]:
+            return f"it is a grouped convolution ({shape[3]} channels in, {weight.shape[2]} for each group)"
+        return ""
+
+    # -- its surroundings -----------------------------------------------------------------------------------------
+
+    def _source(self, made: NodeDef, weight: Array) -> tuple[str, tuple[str, ...]]:
+        """The tensor behind Reshapes that only count rows, so that ops that read it through different ones share its int8 form."""
+        graph, x = self._graph, self._graph.inputs(made)[0]
+        inner = weight.shape[1 if attribute(made, "transpose_b").b else 0]
+        path: list[str] = []
+        while (reshape := graph.nodes.get(node_of(x))) is not None and reshape.op == "Reshape":
+            source = graph.inputs(reshape)[0]
+            shape = self._shapes[source]
+            if shape is None or not shape or shape[-1] != inner:
+                break
+            path.insert(0, reshape.name)
+            x = source
+        return x, tuple(path)
+
+    def _only_reader(self, name: str) -> tuple[NodeDef, int] | None:
+        """The one node that reads a node, if nobody else does and it is free to be fused."""
+        readers = self._graph.readers(f"{name}:0")
+        if len(readers) != 1 or not self._graph.is_private(name) or len(self._graph.followers(name)) != 1:
+            return None
+        reader = self._graph.nodes[readers[0][0]]
+        return None if reader.name in self._claimed or reader.name in self._inside else (reader, readers[0][1])
+
+    def _fusion(self, made: NodeDef, columns: int, *, conv: bool) -> tuple[str | None, Array | None, Form, Form | None]:
+        """What can be fused behind an op: the Reshape behind it, the bias, and the two forms."""
+        members, lift, bias = [made.name], None, None
+        trailing: tuple[int, ...] = (columns,)
+        following = self._only_reader(made.name)
+        if not conv and following is not None and following[0].op == "Reshape" and following[1] == 0:
+            found = self._trailing(following[0], columns)
+            if found is not None:
+                lift, trailing = following[0].name, found
+                members.append(lift)
+                following = self._only_reader(lift)
+        rank = len(self._shapes[f"{members[-1]}:0"] or ()) or (4 if conv else 2)
+        while following is not None and (shift := self._bias(*following, columns, trailing, rank)) is not None:
+            bias = shift if bias is None else bias + shift
+            members.append(following[0].name)
+            following = self._only_reader(members[-1])
+        summed = self._with_addend(made, members, following, conv=conv)
+        for region in regions(self._graph, f"{members[-1]}:0", closed=True) if self._graph.is_private(members[-1]) else ():
+            activation = activation_of(self._graph, region)
+            if activation is None or (conv and activation.name not in ("Relu", "Relu6")) or not self._claimed.isdisjoint(region.nodes):
+                continue
+            return lift, bias, Form((*members, *region.nodes), activation), None
+        if lift is not None and len(members) == 2:  # nothing behind the Reshape to fuse: it is not in the way
+            members, lift = members[:1], lift if summed else None
+        return lift, bias, Form(tuple(members)), summed
+
+    def _trailing(self, reshape: NodeDef, columns: int) -> tuple[int, ...] | None:
+        """The last axes of a Reshape's output that are the columns of its input."""
+        shape = self._shapes[f"{reshape.name}:0"] or ()
+        for count in range(1, len(shape) + 1):
+            last = shape[-count:]
+            if None in last:
+                return None
+            sizes = tuple(int(size or 0) for size in last)
+            if int(np.prod(sizes)) == columns:
+                return sizes
+        return None
+
+    def _bias(self, reader: NodeDef, position: int, columns: int, trailing: tuple[int, ...], rank: int) -> Array | None:
+        """The constant that a node adds to each column."""
+        if reader.op not in (*ADDS, "BiasAdd") or attribute(reader, "data_format").s not in (b"", b"NHWC"):
+            return None
+        value = value_of(self._graph, self._graph.inputs(reader)[1 - position])
+        if value is None or value.ndim > rank or value.dtype != np.float32:
+            return None
+        while value.ndim > len(trailing) and value.shape[0] == 1:
+            value = value[0]
+        try:
+            return np.broadcast_to(value, trailing).reshape(columns).astype(np.float32)
+        except ValueError:
+            return None
+
+    def _with_addend(self, made: NodeDef, members: list[str], following: tuple[NodeDef, int] | None, *, conv: bool) -> Form | None:
+        """The form that adds another activation: a residual connection. Convolutions can do it only with a Relu behind."""
+        if following is None or following[0].op not in ADDS:
+            return None
+        add, position = following
+        addend = self._graph.inputs(add)[1 - position]
+        proof = self._same_shape(self._graph.inputs(made)[0], f"{members[-1]}:0", addend, conv=conv)
+        if proof is None or self._shapes.dtype(addend) != tf.float32:
+            return None
+        if not conv:
+            return Form((*members, add.name), None, addend, guarded=proof == "guard")
+        relu = self._only_reader(add.name)
+        if relu is None or relu[0].op != "Relu":
+            return None
+        region = next((r for r in regions(self._graph, f"{add.name}:0", closed=True) if r.nodes == (relu[0].name,)), None)
+        activation = activation_of(self._graph, region) if region else None
+        return Form((*members, add.name, relu[0].name), activation, addend) if activation else None
+
+    def _same_shape(self, x: str, output: str, addend: str, *, conv: bool) -> str | None:
+        """Whether an addend has the shape of an output: "proven", "guard" (as far as is known), or None for no.
+
+        The kernel does not look: it would read past the end of a smaller addend.
+        """
+        ours, theirs = self._shapes[output], self._shapes[addend]
+        if not ours or ours != theirs or ours[-1] is None:
+            return None
+        if None not in ours or (self._rows(x) == self._rows(addend) and (not conv or None not in ours[1:])):
+            return "proven"
+        return None if conv else "guard"
+
+    def _rows(self, tensor: str) -> str:
+        """The tensor that gives another one its rows, as far back as that is plain to see."""
+        graph = self._graph
+        while True:
+            made = graph.nodes.get(node_of(tensor))
+            if made is None:
+                return tensor
+            values = [(read, value_of(graph, read)) for read in graph.inputs(made)]
+            varying = [read for read, value in values if value is None]
+            # A constant of more than one row would have its rows copied to the output.
+            flat = all(value is None or value.ndim == 0 or value.size == value.shape[-1] for _, value in values)
+            if tensor in self._origins:
+                tensor = self._origins[tensor]
+            elif (
+                (made.op == "Reshape" and made.name in self._paths)
+                or (made.op in ROWWISE and varying == graph.inputs(made)[:1])
+                or (made.op in ELEMENTWISE and len(set(varying)) == 1 and flat)
+            ):
+                tensor = varying[0]
+            else:
+                return tensor
+
+
+def _columns(made: NodeDef, weight: Array) -> int:
+    if made.op == "DepthwiseConv2dNative":
+        return int(weight.shape[2] * weight.shape[3])
+    return int(weight.shape[0] if attribute(made, "transpose_b").b else weight.shape[-1])
+
+
+def _in_order(graph: Graph) -> Iterable[NodeDef]:
+    """Nodes in an order of computation; loops are cut where they come back to where they were."""
+    seen: set[str] = set()
+    for start in graph.nodes:
+        stack = [(start, False)]
+        while stack:
+            name, ready = stack.pop()
+            if ready:
+                yield graph.nodes[name]
+            elif name not in seen and name in graph:
+                seen.add(name)
+                stack.append((name, True))
+                stack.extend((node_of(reference), False) for reference in graph.nodes[name].input)
+
+
+def in_functions(graph_def: GraphDef) -> list[Op]:
+    """Matmuls and convolutions inside functions that nodes call (loops, conditionals): left alone, and listed."""
+    library = {function.signature.name: function for function in graph_def.library.function}
+    found: list[Op] = []
+    waiting = [(node.name, name) for node in graph_def.node if "Dataset" not in node.op for name in _called(node)]
+    seen: set[str] = set()
+    while waiting:
+        caller, name = waiting.pop()
+        if name in seen or name not in library:
+            continue
+        seen.add(name)
+        for inner in library[name].node_def:
+            if inner.op in (*KINDS, "Einsum", "BatchMatMulV2"):
+                reason = f"it is inside a function ({name}) that the graph calls"
+                found.append(Op(f"{caller}/{inner.name}", KINDS.get(inner.op, "matmul"), (Scheme.fp32(),), signature=inner.op, note=reason))
+            waiting.extend((f"{caller}/{inner.name}", called) for called in _called(inner))
+    return found
+
+
+def _called(node: NodeDef) -> list[str]:
+    return [value.func.name for value in node.attr.values() if value.HasField("func")]

@@ -1,0 +1,38 @@
+"""TensorFlow models by where they lie: a frozen ``.pb``, a SavedModel folder, a ``.keras`` file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from octune.backends.tensorflow.model.freeze import cause
+from octune.backends.tensorflow.model.storage import read_graph_def
+from octune.errors import ModelError
+
+__all__ = ["open_model"]
+
+
+def open_model(source: str) -> Any:
+    """The model that a configuration names, ready for the backend."""
+    path = Path(source)
+    expected = "Expected a frozen graph (.pb), a SavedModel folder, a .keras file, or package.module:factory."
+    if not path.exists():
+        raise ModelError(f"There is no file or folder {source}. {expected}")
+    if path.is_file() and path.name == "saved_model.pb":
+        path = path.parent  # the file that people know a SavedModel by
+    try:
+        if path.is_dir():
+            if not any((path / name).exists() for name in ("saved_model.pb", "saved_model.pbtxt")):
+                raise ModelError(f"{source} has no saved_model.pb. It holds: {sorted(p.name for p in path.iterdir())[:8]}. {expected}")
+            return tf.saved_model.load(str(path))
+        if path.suffix == ".pb":
+            return read_graph_def(path)
+        if path.suffix in (".keras", ".h5"):
+            import keras
+
+            return keras.saving.load_model(path, compile=False)
+    except (OSError, ValueError, TypeError, KeyError, tf.errors.OpError) as error:
+        raise ModelError(f"{source} cannot be loaded by TensorFlow {tf.__version__}: {cause(error)}") from error
+    raise ModelError(f"{source} is not a model that TensorFlow can read. {expected}")

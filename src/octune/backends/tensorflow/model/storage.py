@@ -1,0 +1,86 @@
+"""Saving models as plain TensorFlow, and building them again.
+
+A graph becomes ``model.pb``, a frozen GraphDef. Everything that is called becomes a SavedModel: the folder itself can be given to
+``tf.saved_model.load`` or to a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from octune.backends.tensorflow.model.callables import GraphCallable, call_shaped
+from octune.backends.tensorflow.model.freeze import LIMIT, as_graph, cause
+from octune.backends.tensorflow.model.kinds import Form
+from octune.errors import ArtifactError
+
+__all__ = ["load", "read_graph_def", "save"]
+
+GRAPH = "model.pb"
+
+
+def save(model: Any, form: Form, folder: Path) -> dict[str, Any]:
+    """Write the model's files; the plain data that comes back is what :func:`load` needs."""
+    if isinstance(model, tf.Graph):
+        (folder / GRAPH).write_bytes(_serialized(model.as_graph_def()))
+    else:
+        function = _flat(model, form)
+        module = tf.Module(name="octune")
+        module.serve = function
+        try:
+            tf.saved_model.save(module, str(folder), signatures={form.signature: function})
+        except (ValueError, tf.errors.OpError) as error:
+            raise ArtifactError(f"The model could not be saved as a SavedModel: {cause(error)}") from error
+    return {"form": form.to_json(), "tensorflow": tf.__version__}
+
+
+def _flat(model: Any, form: Form) -> Any:
+    """The model's flat function: one tensor for each argument name."""
+    if isinstance(model, GraphCallable):
+        return model.signatures[form.signature]
+
+    def call(*flat: Any) -> dict[str, Any]:
+        return call_shaped(model, form.takes, form.gives, dict(zip(form.inputs, flat, strict=True)))
+
+    named = [tf.TensorSpec(tensor.shape, tensor.dtype, name=name) for name, tensor in zip(form.inputs, model.inputs, strict=False)]
+    return tf.function(call, input_signature=named, autograph=False).get_concrete_function()
+
+
+def _serialized(graph_def: GraphDef) -> bytes:
+    if graph_def.ByteSize() > LIMIT:
+        raise ArtifactError(
+            f"The graph has {graph_def.ByteSize() / 2**30:.1f} GB; a GraphDef file holds 2 GB. Quantize more of it, or split the model."
+        )
+    return bytes(graph_def.SerializeToString(deterministic=True))
+
+
+def load(folder: Path, metadata: Mapping[str, Any]) -> Any:
+    """The model that was saved, of the kind that it was."""
+    form = Form.from_json(metadata["form"])
+    try:
+        if form.kind == "graph":
+            return as_graph(read_graph_def(folder / GRAPH))
+        loaded = tf.saved_model.load(str(folder))
+        return form.wrap(loaded.signatures[form.signature])
+    except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
+        raise ArtifactError(f"{folder} cannot be loaded by TensorFlow {tf.__version__}: {cause(error)}") from error
+
+
+def read_graph_def(path: Path) -> GraphDef:
+    """A GraphDef from a ``.pb`` file; ValueError says what is wrong with it."""
+    if path.stat().st_size > LIMIT:
+        raise ValueError(f"{path} is larger than 2 GB, which is more than a GraphDef can hold. Export the model as a SavedModel")
+    graph_def = GraphDef()
+    try:
+        graph_def.ParseFromString(path.read_bytes())
+    except OSError:
+        raise
+    except Exception as error:  # protobuf's DecodeError has no public home that is the same in all its versions
+        raise ValueError(f"{path} is not a GraphDef ({error})") from error
+    if not graph_def.node:
+        raise ValueError(f"{path} is a GraphDef without a node")
+    return graph_def

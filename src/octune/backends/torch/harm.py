@@ -1,0 +1,137 @@
+"""How much every op in every scheme changes the model's output, in one forward and backward pass and one more forward.
+
+To first order an error dy at an op's output moves the model's output by J dy. With a random vector v,
+E[(v . J dy)^2] = |J dy|^2, and v . J comes out of one backward pass for all ops at once. So no op is ever quantized in the
+running model: its int8 kernel is asked what it would have answered on the fp32 input, and that is all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from octune.backends.torch.batches import Call, the_input
+from octune.backends.torch.layers import Layer
+from octune.plan import Scheme
+
+__all__ = ["first_order_harm"]
+
+DRAWS = 4
+Key = tuple[str, Scheme]
+
+
+def first_order_harm(
+    model: nn.Module,
+    modules: Mapping[str, nn.Module],
+    candidates: Mapping[str, Sequence[Scheme]],
+    make: Callable[[str, Scheme], Layer],
+    calls: Sequence[Call],
+) -> dict[Key, float] | None:
+    """Relative mean squared output change by (op, scheme), or None if the model cannot be differentiated.
+
+    ``make`` gives the int8 form of an op. Each is made when its op is reached and let go again: all forms of a large model at once are
+    more than the model itself.
+    """
+    generator = torch.Generator().manual_seed(0)
+    totals: dict[Key, float] = {(name, scheme): 0.0 for name, schemes in candidates.items() for scheme in schemes}
+    variance, rows = 0.0, 0
+    for call in calls:
+        try:
+            gradients, spread = _gradients(model, modules, call, generator)
+        except RuntimeError:
+            return None
+        if any(gradient is None for draw in gradients for gradient in draw.values()):
+            return None
+        variance += spread * call.batch_size
+        rows += call.batch_size
+        for key, value in _errors(model, modules, candidates, make, call, gradients).items():
+            totals[key] += value
+    if rows == 0 or variance <= 0:
+        return None
+    # Sums over samples on both sides: the number of samples cancels.
+    return {key: value / variance for key, value in totals.items()}
+
+
+def _gradients(
+    model: nn.Module, modules: Mapping[str, nn.Module], call: Call, generator: torch.Generator
+) -> tuple[list[dict[str, list[torch.Tensor]]], float]:
+    outputs: dict[str, list[torch.Tensor]] = {name: [] for name in modules}
+
+    def keep(name: str) -> Any:
+        def hook(module: nn.Module, args: Any, output: torch.Tensor) -> torch.Tensor:
+            kept = output if output.requires_grad else output.detach().requires_grad_()
+            outputs[name].append(kept)
+            return kept.clone()  # what follows may write into it
+
+        return hook
+
+    handles = [module.register_forward_hook(keep(name)) for name, module in modules.items()]
+    try:
+        with torch.enable_grad():
+            result = _floats(call(model))
+    finally:
+        for handle in handles:
+            handle.remove()
+    spread = float(sum((out.detach() - out.detach().mean(dim=0)).square().sum() for out in result)) / max(1, call.batch_size)
+    if spread <= 1e-20:  # a single sample, or a constant output: compare with the output itself
+        spread = float(sum(out.detach().square().sum() for out in result)) / max(1, call.batch_size)
+    flat = [(name, tensor) for name, tensors in outputs.items() for tensor in tensors]
+    draws = []
+    for draw in range(DRAWS):
+        target = sum(((out * torch.randn(out.shape, generator=generator)).sum() for out in result), start=torch.zeros(()))
+        found = torch.autograd.grad(target, [tensor for _, tensor in flat], retain_graph=draw + 1 < DRAWS, allow_unused=True)
+        by_name: dict[str, list[torch.Tensor]] = {name: [] for name in modules}
+        for (name, tensor), gradient in zip(flat, found, strict=True):
+            by_name[name].append(torch.zeros_like(tensor) if gradient is None else gradient)
+        draws.append(by_name)
+    return draws, spread
+
+
+def _errors(
+    model: nn.Module,
+    modules: Mapping[str, nn.Module],
+    candidates: Mapping[str, Sequence[Scheme]],
+    make: Callable[[str, Scheme], Layer],
+    call: Call,
+    gradients: list[dict[str, list[torch.Tensor]]],
+) -> dict[Key, float]:
+    """Ask every int8 kernel what it would have answered, and weigh the difference by the gradient."""
+    sums: dict[Key, torch.Tensor] = {}
+    visits: dict[str, int] = dict.fromkeys(modules, 0)
+
+    def compare(name: str) -> Any:
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: torch.Tensor) -> None:
+            x = the_input(args, kwargs)
+            # Per sample where the first dimension is the batch, else in one sum: v is independent over samples.
+            rows = output.shape[0] if output.shape[0] == call.batch_size else 1
+            weights = torch.stack([draw[name][visits[name]].reshape(rows, -1) for draw in gradients], dim=1)
+            visits[name] += 1
+            for scheme in candidates[name]:
+                error = make(name, scheme)(x) - output
+                parts = torch.bmm(weights, error.reshape(rows, -1, 1))
+                known = sums.get((name, scheme))
+                sums[name, scheme] = parts if known is None else known + parts
+
+        return hook
+
+    handles = [module.register_forward_hook(compare(name), with_kwargs=True) for name, module in modules.items()]
+    try:
+        with torch.no_grad():
+            call(model)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {key: float(value.square().sum()) / DRAWS for key, value in sums.items()}
+
+
+def _floats(outputs: Any) -> list[torch.Tensor]:
+    if isinstance(outputs, torch.Tensor):
+        outputs = [outputs]
+    values = list(outputs.values()) if isinstance(outputs, Mapping) else list(outputs)
+    found = [value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point() and value.ndim > 0]
+    if not found or not any(value.requires_grad for value in found):
+        raise RuntimeError("the model's output cannot be differentiated")
+    return [value for value in found if value.requires_grad]

@@ -1,0 +1,46 @@
+"""The probe that works for every backend: quantize one op alone, and see how far the output moves.
+
+    harm = probe(backend, {"layer.query": [Scheme.int8()]}, ranges, inputs)
+
+Costs one forward pass for each op and scheme; a backend with gradients can do all of them in three (see the torch backend).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from octune.calibration import Ranges
+from octune.plan import Plan, Scheme
+
+if TYPE_CHECKING:
+    from octune.backends.base import Backend, Outputs
+
+__all__ = ["output_change", "probe"]
+
+
+def probe(
+    backend: Backend, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, inputs: Sequence[Any]
+) -> dict[tuple[str, Scheme], float]:
+    """Mean squared output change by (op, scheme), relative to the output's variance."""
+    wanted = backend.outputs(Plan(), ranges, inputs)
+    return {
+        (op, scheme): output_change(wanted, backend.outputs(Plan({op: scheme}), ranges, inputs))
+        for op, schemes in candidates.items()
+        for scheme in schemes
+    }
+
+
+def output_change(wanted: Sequence[Outputs], got: Sequence[Outputs]) -> float:
+    """Squared difference of two sets of outputs over the variance of the first."""
+    change = spread = 0.0
+    for before, after in zip(wanted, got, strict=True):
+        for name, array in before.items():
+            if array.ndim == 0 or not np.issubdtype(array.dtype, np.floating):
+                continue
+            change += float(np.square(after[name] - array).sum())
+            centred = float(np.square(array - array.mean(axis=0)).sum())
+            spread += centred if centred > 1e-20 else float(np.square(array).sum())
+    return change / spread if spread > 0 else 0.0
