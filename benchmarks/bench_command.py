@@ -3,8 +3,8 @@
     if __name__ == "__main__":
         sys.exit(main(FAMILY, partial(measure, "bench_torch"), ("bert-base", "minilm", "resnet50")))
 
-``measure(name, options)`` runs in the child alone, and imports there what it needs: what one library does to another, or to the next
-model, must not be measured.
+``measure(name, options)`` runs in the child alone, and imports there what it needs: what one library does to
+another, or to the next model, must not be measured.
 """
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ __all__ = ["main"]
 Measure = Callable[[str, argparse.Namespace], ModelRun]
 
 
-def main(family: Family, measure: Measure, models: Sequence[str], more: Callable[[argparse.ArgumentParser], object] | None = None) -> int:
+def main(
+    family: Family,
+    measure: Measure,
+    models: Sequence[str],
+    more: Callable[[argparse.ArgumentParser], object] | None = None,
+) -> int:
     """All models, each measured in a process of its own, then tables and pages. ``more`` adds options."""
     options = _options(family, models, more)
     console = Console(width=None if sys.stdout.isatty() else 160)
@@ -56,12 +61,22 @@ def main(family: Family, measure: Measure, models: Sequence[str], more: Callable
     return 0 if len(run.models) == len(names) and not any(model.failed for model in run.models) else 1
 
 
-def _options(family: Family, models: Sequence[str], more: Callable[[argparse.ArgumentParser], object] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=f"{family.title}: Octune's int8 models against others, side by side on this machine.")
+def _options(
+    family: Family, models: Sequence[str], more: Callable[[argparse.ArgumentParser], object] | None
+) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=f"{family.title}: Octune's int8 models against others, side by side on this machine."
+    )
     parser.add_argument("--model", choices=(*models, "all"), default="all")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="cut-down models and few rounds")
-    parser.add_argument("--skip", metavar="WORD", action="append", default=[], help="leave out contenders whose name has this in it")
+    parser.add_argument(
+        "--skip",
+        metavar="WORD",
+        action="append",
+        default=[],
+        help="leave out contenders whose name has this in it",
+    )
     parser.add_argument("--verbose", action="store_true", help="show what became of the model's ops")
     parser.add_argument("--json", metavar="FILE", help="write all numbers")
     parser.add_argument("--markdown", metavar="FILE", help="write the tables into a Markdown page")
@@ -81,9 +96,14 @@ def _in_child(name: str) -> ModelRun | str:
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
         command = [sys.executable, *sys.argv, "--child", "--model", name, "--json", str(answer)]
-        done = subprocess.run(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, check=False)
+        done = subprocess.run(
+            command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, check=False
+        )
         if not answer.exists():
-            return f"its process ended with {done.returncode}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}"
+            return (
+                f"its process ended with {done.returncode}: "
+                f"{(done.stderr.strip().splitlines() or ['no message'])[-1]}"
+            )
         return Run.from_json(json.loads(answer.read_text())).models[0]
 
 

@@ -1,4 +1,5 @@
-"""A frozen graph as a LiteRT model with int8 weights (dynamic range), for one shape of its inputs, in a process of its own.
+"""A frozen graph as a LiteRT model with int8 weights (dynamic range), for one shape of its inputs, in a
+process of its own.
 
     python bench_litert.py fp32.pb int8.tflite logits 1,128 input_ids input_mask segment_ids
 
@@ -22,7 +23,9 @@ def main(source: str, target: str, output: str, shape: str, *inputs: str) -> Non
         fed = {f"{name}:0": tensor for name, tensor in zip(inputs, tensors, strict=True)}
         return tf.graph_util.import_graph_def(graph_def, input_map=fed, return_elements=[f"{output}:0"])[0]
 
-    function = tf.function(call, input_signature=[tf.TensorSpec(sizes, tf.int32, name=name) for name in inputs])
+    function = tf.function(
+        call, input_signature=[tf.TensorSpec(sizes, tf.int32, name=name) for name in inputs]
+    )
     converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()])
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
     Path(target).write_bytes(converter.convert())

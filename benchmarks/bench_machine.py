@@ -1,12 +1,14 @@
 """Where a benchmark ran and how quiet it was there: numbers without that are rumours.
 
     quiet()                                         # before frameworks are imported
-    where = describe(2, ("torch", "transformers"))  # plain data: CPU, versions, what other processes take of it
+    where = describe(2, ("torch", "transformers"))  # plain data: CPU, versions, what other processes take of
+                                                    it
     with Load(with_children=True) as others:
         ...
     others.cores                                    # how many cores other processes kept busy meanwhile
 
-Was it quiet before, and did it stay so? Both are asked of octune.cost.Load, which leaves out what the benchmark itself takes.
+Was it quiet before, and did it stay so? Both are asked of octune.cost.Load, which leaves out what the
+benchmark itself takes.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ def quiet() -> None:
 
 
 def describe(threads: int, packages: Iterable[str]) -> dict[str, Any]:
-    """The machine, the versions of the packages and how many cores other processes keep busy, as plain data."""
+    """The machine, the versions of the packages and how many cores other processes keep busy, as plain
+    data.
+    """
     machine = probe_machine()
     with Load(with_children=True) as others:
         time.sleep(1.0)

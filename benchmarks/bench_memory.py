@@ -2,9 +2,9 @@
 
     sys.exit(main("BERT-base", open_backend, Amounts((8, 128), (4, 16, 64), (2, 8, 16))))
 
-What calibration takes is compared with plain fp32 passes in the same process: all beyond that is its own. The allocator is told
-to give memory back at once: otherwise the peak says more about what malloc likes to keep (tens of megabytes, other ones in every run)
-than about what is held.
+What calibration takes is compared with plain fp32 passes in the same process: all beyond that is its own. The
+allocator is told to give memory back at once: otherwise the peak says more about what malloc likes to keep
+(tens of megabytes, other ones in every run) than about what is held.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ MB = 1024.0
 
 @dataclass(frozen=True)
 class Amounts:
-    """How much data: batches of ``shape``, in these numbers. Memory may not grow by more than ``tolerance`` MB, nor exceed ``limit``."""
+    """How much data: batches of ``shape``, in these numbers. Memory may not grow by more than ``tolerance``
+    MB, nor exceed ``limit``.
+    """
 
     shape: tuple[int, int]
     batches: tuple[int, ...]
@@ -44,36 +46,61 @@ class Amounts:
     limit: float | None = None
 
 
-def main(title: str, open_backend: Callable[[bool, int], Backend], draw: Callable[[tuple[int, int], int], Any], amounts: Amounts) -> int:
-    """The command line: a table, and 1 if calibration takes more than it may. ``open_backend(quick, threads)`` is called in each child."""
+def main(
+    title: str,
+    open_backend: Callable[[bool, int], Backend],
+    draw: Callable[[tuple[int, int], int], Any],
+    amounts: Amounts,
+) -> int:
+    """The command line: a table, and 1 if calibration takes more than it may. ``open_backend(quick,
+    threads)`` is called in each child.
+    """
     options = _options(title)
     if options.batches:
         quiet()
-        print(json.dumps(_measure(open_backend(options.quick, options.threads), draw, amounts.shape, options.batches)))
+        print(
+            json.dumps(
+                _measure(open_backend(options.quick, options.threads), draw, amounts.shape, options.batches)
+            )
+        )
         return 0
     rows, tokens = amounts.shape
-    made = Table(title=f"memory of calibrating {title}, MB; batches of {rows} x {tokens} tokens", title_justify="left", header_style="bold")
+    made = Table(
+        title=f"memory of calibrating {title}, MB; batches of {rows} x {tokens} tokens",
+        title_justify="left",
+        header_style="bold",
+    )
     for heading in ("batches", "samples", "model loaded", "plain fp32 takes", "calibration takes"):
         made.add_column(heading, justify="right")
     found: list[float] = []
     for count in amounts.quick if options.quick else amounts.batches:
         answer = _in_child("--batches", str(count))
         found.append(answer["calibration"])
-        made.add_row(str(count), str(count * rows), *(f"{answer[key]:.0f}" for key in ("model", "forward", "calibration")))
+        made.add_row(
+            str(count),
+            str(count * rows),
+            *(f"{answer[key]:.0f}" for key in ("model", "forward", "calibration")),
+        )
     console = Console(width=None if sys.stdout.isatty() else 140)
     console.print(made)
     grows = max(found) - found[0] > amounts.tolerance
-    console.print(f"from the fewest to the most batches: {found[-1] - found[0]:+.0f} MB. {'IT GROWS' if grows else 'It does not grow.'}")
+    console.print(
+        f"from the fewest to the most batches: {found[-1] - found[0]:+.0f} MB. "
+        f"{'IT GROWS' if grows else 'It does not grow.'}"
+    )
     exceeds = amounts.limit is not None and max(found) > amounts.limit
     if amounts.limit is not None:
         console.print(
-            f"at most {max(found):.0f} MB over the model, {'MORE THAN' if exceeds else 'within'} the limit of {amounts.limit:.0f} MB"
+            f"at most {max(found):.0f} MB over the model, {'MORE THAN' if exceeds else 'within'} the limit "
+            f"of {amounts.limit:.0f} MB"
         )
     return 1 if grows or exceeds else 0
 
 
 def _options(title: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=f"Peak memory of calibrating {title} on more and more batches.")
+    parser = argparse.ArgumentParser(
+        description=f"Peak memory of calibrating {title} on more and more batches."
+    )
     parser.add_argument("--quick", action="store_true", help="two layers, fewer batches")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batches", type=int, help=argparse.SUPPRESS)
@@ -83,12 +110,16 @@ def _options(title: str) -> argparse.Namespace:
 def _in_child(*arguments: str) -> dict[str, float]:
     """What the running script prints as its last line when it is called with these arguments too."""
     command = [sys.executable, *sys.argv, *arguments]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, **ALLOCATOR})
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, **ALLOCATOR}
+    )
     answer: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
     return answer
 
 
-def _measure(backend: Backend, draw: Callable[[tuple[int, int], int], Any], shape: tuple[int, int], count: int) -> dict[str, float]:
+def _measure(
+    backend: Backend, draw: Callable[[tuple[int, int], int], Any], shape: tuple[int, int], count: int
+) -> dict[str, float]:
     """Megabytes of the loaded model, and what plain passes and calibration take on top of it."""
     from bench_octune import observe
 
@@ -115,7 +146,8 @@ def _peak() -> float:
     """Megabytes at the highest since the peak was forgotten."""
     try:
         return _status("VmHWM")
-    except OSError:  # no /proc: the peak of the whole life of the process, which can only hide growth below that of loading
+    # No /proc: the peak of the whole life of the process, which can only hide growth below that of loading.
+    except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MB
 
 

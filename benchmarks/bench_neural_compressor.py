@@ -2,7 +2,8 @@
 
     python bench_neural_compressor.py fp32.pb calibration.npz int8.pb 2
 
-It is a command because it takes minutes, prints to stderr, writes into the working directory and changes TensorFlow's global settings.
+It is a command because it takes minutes, prints to stderr, writes into the working directory and changes
+TensorFlow's global settings.
 """
 
 from __future__ import annotations

@@ -39,9 +39,11 @@ class Calibrated(NamedTuple):
 
 
 def calibrated(backend: Backend, batches: Sequence[Any], *, look: bool = False) -> Calibrated:
-    """Calibrate a backend, and plan every op in int8: where a tuning run starts. Without timings, so that every machine has the same plan.
+    """Calibrate a backend, and plan every op in int8: where a tuning run starts. Without timings, so that
+    every machine has the same plan.
 
-    ``look`` chooses for every op the range that does the least harm to the model's output, on a few of the batches, without labels.
+    ``look`` chooses for every op the range that does the least harm to the model's output, on a few of the
+    batches, without labels.
     """
     ranges = observe(backend, batches)
     ops = legal_ops(backend.ops(), Config().quantization, ranges)

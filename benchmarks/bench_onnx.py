@@ -52,7 +52,9 @@ class Preparation:
 
     @cached_property
     def octune(self) -> Calibrated:
-        return calibrated(OnnxBackend(self.file, Settings(threads=self.threads)), self.calibration, look=self.look)
+        return calibrated(
+            OnnxBackend(self.file, Settings(threads=self.threads)), self.calibration, look=self.look
+        )
 
     @property
     def beside(self) -> Path:
@@ -66,15 +68,19 @@ def prepare(name: str, quick: bool, threads: int) -> Preparation:
     return export(subject.model, subject.calibration, subject.is_text, threads, subject)
 
 
-def export(model: Any, calibration: list[Inputs], is_text: bool, threads: int, subject: Subject | None = None) -> Preparation:
-    """A PyTorch model as an ``.onnx`` file, and data that it takes. Without a subject it is scored, not timed, and Octune looks closer."""
+def export(
+    model: Any, calibration: list[Inputs], is_text: bool, threads: int, subject: Subject | None = None
+) -> Preparation:
+    """A PyTorch model as an ``.onnx`` file, and data that it takes. Without a subject it is scored, not
+    timed, and Octune looks closer.
+    """
     folder = tempfile.TemporaryDirectory(prefix="octune-bench-")
     file = Path(folder.name) / "model.onnx"
     onnx.save(to_onnx(model, tensors(calibration[0])), str(file))
     return Preparation(file, calibration, is_text, threads, subject, look=subject is None, keeps=folder)
 
 
-# -- runtimes ---------------------------------------------------------------------------------------------------------
+# -- runtimes ------------------------------------------------------------------------------------------------
 
 
 def _ort(file: Path, threads: int) -> Callable[[Inputs], Any]:
@@ -89,7 +95,12 @@ def _openvino(model: Any, threads: int) -> Callable[[Inputs], Any]:
     """With the settings that Octune gives OpenVINO."""
     import openvino
 
-    settings = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
+    settings = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "NUM_STREAMS": 1,
+        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_NUM_THREADS": threads,
+    }
     compiled = openvino.Core().compile_model(model, "CPU", {**settings, "ENABLE_CPU_PINNING": False})
     request = compiled.create_infer_request()
     taken = {name for port in compiled.inputs for name in port.names}
@@ -101,7 +112,9 @@ def _openvino(model: Any, threads: int) -> Callable[[Inputs], Any]:
     return run
 
 
-def _timed(make: Callable[[Preparation], tuple[Callable[[Inputs], Any], list[str]]]) -> Callable[[Preparation], Built]:
+def _timed(
+    make: Callable[[Preparation], tuple[Callable[[Inputs], Any], list[str]]],
+) -> Callable[[Preparation], Built]:
     """Making a contender, until it has answered for the first time."""
 
     def build(preparation: Preparation) -> Built:
@@ -113,7 +126,7 @@ def _timed(make: Callable[[Preparation], tuple[Callable[[Inputs], Any], list[str
     return build
 
 
-# -- contenders -------------------------------------------------------------------------------------------------------
+# -- contenders ----------------------------------------------------------------------------------------------
 
 
 def _ort_fp32(preparation: Preparation) -> Built:
@@ -135,12 +148,16 @@ def _quantize_dynamic(preparation: Preparation) -> tuple[Callable[[Inputs], Any]
 
 
 def _quantize_static(preparation: Preparation) -> tuple[Callable[[Inputs], Any], list[str]]:
-    """Q/DQ, unsigned activations and signed weights per channel: its documentation's advice for CPUs with VNNI. All op types it knows."""
+    """Q/DQ, unsigned activations and signed weights per channel: its documentation's advice for CPUs with
+    VNNI. All op types it knows.
+    """
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
     source, made = _preprocessed(preparation), preparation.beside
     taken = {item.name for item in onnx.load(str(source), load_external_data=False).graph.input}
-    batches = iter([{name: array for name, array in batch.items() if name in taken} for batch in preparation.calibration])
+    batches = iter(
+        [{name: array for name, array in batch.items() if name in taken} for batch in preparation.calibration]
+    )
 
     class Reader(CalibrationDataReader):
         def get_next(self) -> Inputs | None:
@@ -167,7 +184,8 @@ def _preprocessed(preparation: Preparation) -> Path:
     with _silent():
         try:
             quant_pre_process(preparation.file, made, auto_merge=True)
-        except Exception as error:  # it raises Exception itself where it cannot tell symbolic shapes; all else is still done without them
+        # It raises Exception itself where it cannot tell symbolic shapes; the rest is done without them.
+        except Exception as error:
             if "symbolic shape" not in str(error):
                 raise
             quant_pre_process(preparation.file, made, skip_symbolic_shape=True)
@@ -180,7 +198,9 @@ def _nncf(preparation: Preparation) -> tuple[Callable[[Inputs], Any], list[str]]
 
     model = openvino.Core().read_model(str(preparation.file))
     taken = {name for port in model.inputs for name in port.names}
-    batches = [{name: array for name, array in batch.items() if name in taken} for batch in preparation.calibration]
+    batches = [
+        {name: array for name, array in batch.items() if name in taken} for batch in preparation.calibration
+    ]
     kind = {"model_type": nncf.ModelType.TRANSFORMER} if preparation.is_text else {}
     with _silent():
         made = nncf.quantize(model, nncf.Dataset(batches), subset_size=len(batches), **kind)
@@ -196,7 +216,9 @@ def _octune_ort(preparation: Preparation) -> tuple[Callable[[Inputs], Any], list
 def _octune_openvino(preparation: Preparation) -> tuple[Callable[[Inputs], Any], list[str]]:
     backend, ranges, plan = preparation.octune
     example, _ = backend.split(preparation.calibration[0])
-    return session_runner(next(form.model for form in backend.finalists(plan, ranges, example) if form.form == "openvino")), []
+    return session_runner(
+        next(form.model for form in backend.finalists(plan, ranges, example) if form.form == "openvino")
+    ), []
 
 
 def session_runner(model: Any) -> Callable[[Inputs], Any]:
@@ -206,7 +228,11 @@ def session_runner(model: Any) -> Callable[[Inputs], Any]:
 
 def _ops(file: Path) -> str:
     kinds: Iterable[str] = (node.op_type for node in onnx.load(str(file)).graph.node)
-    return ", ".join(f"{count} {kind}" for kind, count in Counter(kinds).most_common() if "inear" in kind or "MatMul" in kind)
+    return ", ".join(
+        f"{count} {kind}"
+        for kind, count in Counter(kinds).most_common()
+        if "inear" in kind or "MatMul" in kind
+    )
 
 
 @contextlib.contextmanager
@@ -217,7 +243,9 @@ def _silent() -> Any:
 
 CONTENDERS = (
     Contender(BASELINE, _ort_fp32, exact=True),
-    Contender(OPENVINO, _timed(_openvino_fp32), exact=True, needs=("openvino",), install="pip install openvino"),
+    Contender(
+        OPENVINO, _timed(_openvino_fp32), exact=True, needs=("openvino",), install="pip install openvino"
+    ),
     Contender(DYNAMIC, _timed(_quantize_dynamic)),
     Contender(STATIC, _timed(_quantize_static)),
     Contender(NNCF, _timed(_nncf), needs=("openvino", "nncf"), install="pip install openvino nncf"),

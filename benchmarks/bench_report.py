@@ -3,7 +3,8 @@
     console.print(table(run.models[0]))
     write_markdown(Path("docs/benchmarks.md"), run)
 
-No number of a page is typed by hand. Every family of benchmarks has a section of its own, between its markers.
+No number of a page is typed by hand. Every family of benchmarks has a section of its own, between its
+markers.
 """
 
 from __future__ import annotations
@@ -15,22 +16,35 @@ from typing import Any
 from bench_machine import BUSY_NEIGHBOURS
 from rich.table import Table
 
-__all__ = ["Family", "ModelRun", "Run", "machine_lines", "speed_reading", "table", "warnings", "write_markdown"]
+__all__ = [
+    "Family",
+    "ModelRun",
+    "Run",
+    "machine_lines",
+    "speed_reading",
+    "table",
+    "warnings",
+    "write_markdown",
+]
 
 
 def speed_reading(baseline: str) -> str:
     """How to read a table of speeds, for the page."""
     return (
-        f"Speed-up over {baseline} on the same inputs in the same run; the median of one call in brackets. All contenders take "
+        f"Speed-up over {baseline} on the same inputs in the same run; the median of one call in brackets. "
+        "All contenders take "
         "turns of a few calls. "
-        "The error is |other - fp32| / |fp32| over the model's outputs, on batches that nobody was calibrated on. Where weights are random "
+        "The error is |other - fp32| / |fp32| over the model's outputs, on batches that nobody was "
+        "calibrated on. Where weights are random "
         "it shows that the kernels compute what they should, and says nothing about a task."
     )
 
 
 @dataclass(frozen=True)
 class Family:
-    """A benchmark: its script (whose name is in the page's markers, too), its heading, how to read it, what its numbers depend on."""
+    """A benchmark: its script (whose name is in the page's markers, too), its heading, how to read it, what
+    its numbers depend on.
+    """
 
     name: str
     title: str
@@ -40,7 +54,9 @@ class Family:
 
 @dataclass
 class ModelRun:
-    """What was measured of one model; everything by contender, times by shape first. ``scores`` are by metric first."""
+    """What was measured of one model; everything by contender, times by shape first. ``scores`` are by metric
+    first.
+    """
 
     name: str
     title: str
@@ -70,16 +86,25 @@ class ModelRun:
         rows = [[shape, *(self._time(shape, name) for name in self.contenders)] for shape in self.median_ms]
         rows += [[metric, *(self._score(metric, name) for name in self.contenders)] for metric in self.scores]
         if self.error:
-            rows.append(["output error", *(f"{self.error[name]:.4f}" if name in self.error else "-" for name in self.contenders)])
+            rows.append(
+                [
+                    "output error",
+                    *(f"{self.error[name]:.4f}" if name in self.error else "-" for name in self.contenders),
+                ]
+            )
         built = self.build_seconds
-        rows.append(["made in", *(f"{built[name]:.0f} s" if built.get(name) else "-" for name in self.contenders)])
+        rows.append(
+            ["made in", *(f"{built[name]:.0f} s" if built.get(name) else "-" for name in self.contenders)]
+        )
         return rows
 
     def remarks_on(self, verbose: bool) -> list[str]:
         """What is to be said below the table: who is not in it, and why; who had it easier than others."""
         lines = [f"{name}: {why}" for name, why in (*self.absent.items(), *self.caveats.items())]
         lines += [f"{name} failed: {why}" for name, why in self.failed.items()]
-        return lines + [f"{name}: {remark}" for name, remarks in self.remarks.items() for remark in remarks if verbose]
+        return lines + [
+            f"{name}: {remark}" for name, remarks in self.remarks.items() for remark in remarks if verbose
+        ]
 
     def _nothing(self, name: str) -> str:
         return "failed" if name in self.failed else self.absent.get(name, "-").partition(":")[0]
@@ -116,7 +141,13 @@ class Run:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Run:
         """The inverse of :meth:`to_json`."""
-        return cls(**{**data, "family": Family(**data["family"]), "models": [ModelRun(**model) for model in data["models"]]})
+        return cls(
+            **{
+                **data,
+                "family": Family(**data["family"]),
+                "models": [ModelRun(**model) for model in data["models"]],
+            }
+        )
 
 
 def machine_lines(run: Run) -> list[str]:
@@ -125,9 +156,11 @@ def machine_lines(run: Run) -> list[str]:
     meanwhile = max((cores for model in run.models for cores in model.neighbours.values()), default=0.0)
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
     return [
-        f"{where['date']}; {where['cpu']}, {where['cores']} cores, {where['threads']} threads used; {', '.join(where['features'])}",
+        f"{where['date']}; {where['cpu']}, {where['cores']} cores, {where['threads']} threads used; "
+        f"{', '.join(where['features'])}",
         f"Python {where['python']}, {versions}",
-        f"other processes kept {where['load']:.2f} cores busy before the start, and at most {meanwhile:.2f} while models were timed",
+        f"other processes kept {where['load']:.2f} cores busy before the start, and at most {meanwhile:.2f} "
+        "while models were timed",
     ]
 
 
@@ -135,13 +168,19 @@ def warnings(run: Run) -> list[str]:
     """Why the numbers should not be believed, if they should not."""
     found = []
     if run.quick:
-        found.append("a quick run: cut-down models and few rounds; it shows that everything works, not how fast it is")
+        found.append(
+            "a quick run: cut-down models and few rounds; it shows that everything works, not how fast it is"
+        )
     if run.where["load"] > BUSY_NEIGHBOURS:
-        found.append(f"the machine was busy before the start: other processes kept {run.where['load']:.1f} cores busy")
+        found.append(
+            f"the machine was busy before the start: other processes kept {run.where['load']:.1f} cores busy"
+        )
     for model in run.models:
         for shape, cores in model.neighbours.items():
             if cores > BUSY_NEIGHBOURS:
-                found.append(f"{model.name} {shape}: other processes kept {cores:.1f} cores busy while it was timed")
+                found.append(
+                    f"{model.name} {shape}: other processes kept {cores:.1f} cores busy while it was timed"
+                )
     return found
 
 
@@ -157,7 +196,8 @@ def table(model: ModelRun) -> Table:
 
 
 def write_markdown(path: Path, run: Run) -> None:
-    """Put the results between the markers of a page; a page that has no markers gets them at its end, a new one a heading.
+    """Put the results between the markers of a page; a page that has no markers gets them at its end, a new
+    one a heading.
 
     Models that were not run this time keep what stands there: each says for itself when and where it was run.
     """
@@ -168,7 +208,12 @@ def write_markdown(path: Path, run: Run) -> None:
     old, _, after = rest.partition(end) if known else ("", "", "\n")
     blocks = {title: body for title, _, body in (block.partition("\n") for block in old.split(HEADING)[1:])}
     blocks |= {model.title: _block(run, model) for model in run.models}
-    head = [f"## {run.family.title}", "", f"Written by `benchmarks/{run.family.name}.py --markdown`; do not edit by hand.", ""]
+    head = [
+        f"## {run.family.title}",
+        "",
+        f"Written by `benchmarks/{run.family.name}.py --markdown`; do not edit by hand.",
+        "",
+    ]
     section = "\n".join([begin, *head, run.family.reading])
     section += "".join(f"\n{HEADING}{title}\n{body.rstrip()}\n" for title, body in blocks.items())
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -182,5 +227,9 @@ def _block(run: Run, model: ModelRun) -> str:
     lines = ["", f"| | {' | '.join(model.contenders)} |", f"|---|{'---:|' * len(model.contenders)}"]
     lines += [f"| {' | '.join(row)} |" for row in model.rows()]
     lines += [f"\n{line}" for line in model.remarks_on(verbose=False)]
-    lines += ["", *(f"- {line}" for line in machine_lines(run)), *(f"- **warning**: {line}" for line in warnings(run))]
+    lines += [
+        "",
+        *(f"- {line}" for line in machine_lines(run)),
+        *(f"- **warning**: {line}" for line in warnings(run)),
+    ]
     return "\n".join(lines)

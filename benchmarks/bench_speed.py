@@ -2,8 +2,8 @@
 
     run = measure("bench_torch", "minilm", options)
 
-The module of a framework has ``CONTENDERS`` in the order in which they are made, ``COLUMNS`` (their names in the order of the table, the
-baseline first) and ``prepare(name, quick, threads)``.
+The module of a framework has ``CONTENDERS`` in the order in which they are made, ``COLUMNS`` (their names in
+the order of the table, the baseline first) and ``prepare(name, quick, threads)``.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ __all__ = ["Built", "Contender", "build", "measure"]
 
 ROUNDS, QUICK_ROUNDS, BURST = (5, 11), 2, 3
 SECONDS = 45.0  # about what one shape may take, within those rounds
-# Idle threads spin for a while on the cores that the next contender needs: ONNX Runtime's for 40 ms after a call, PyTorch's for 10.
+# Idle threads spin for a while on the cores that the next contender needs: ONNX Runtime's for 40 ms after a
+# call, PyTorch's for 10.
 PAUSE = 0.06
 COMPARED_BATCHES, COMPARED_SEED = 4, 3
 
 
 @dataclass
 class Built:
-    """A contender that is ready: ``run(inputs)`` gives the model's logits. ``seconds`` is what it took from the fp32 model."""
+    """A contender that is ready: ``run(inputs)`` gives the model's logits. ``seconds`` is what it took from
+    the fp32 model.
+    """
 
     run: Callable[[Inputs], Any]
     seconds: float = 0.0
@@ -45,7 +48,9 @@ class Built:
 
 @dataclass(frozen=True)
 class Contender:
-    """Who is compared, and how it is made. ``needs`` are modules that it cannot do without, ``install`` is the way to get them."""
+    """Who is compared, and how it is made. ``needs`` are modules that it cannot do without, ``install`` is
+    the way to get them.
+    """
 
     name: str
     build: Callable[[Any], Built]
@@ -62,7 +67,9 @@ class Contender:
         return ""
 
 
-def build(contenders: Iterable[Contender], preparation: Any, run: ModelRun, options: argparse.Namespace) -> dict[str, Built]:
+def build(
+    contenders: Iterable[Contender], preparation: Any, run: ModelRun, options: argparse.Namespace
+) -> dict[str, Built]:
     """Make the contenders of a run in turn, and note of those that cannot be made why."""
     made: dict[str, Built] = {}
     for contender in contenders:
@@ -76,7 +83,10 @@ def build(contenders: Iterable[Contender], preparation: Any, run: ModelRun, opti
             run.failed[contender.name] = reason(error)
             continue
         made[contender.name] = built
-        run.build_seconds[contender.name], run.remarks[contender.name] = round(built.seconds, 1), built.remarks
+        run.build_seconds[contender.name], run.remarks[contender.name] = (
+            round(built.seconds, 1),
+            built.remarks,
+        )
         if built.caveat:
             run.caveats[contender.name] = built.caveat
     return {name: made[name] for name in run.contenders if name in made}
@@ -93,7 +103,9 @@ def measure(framework: str, name: str, options: argparse.Namespace) -> ModelRun:
     batches = subject.batches(COMPARED_BATCHES, COMPARED_SEED)
     for contender in contenders:
         if contender not in exact and run.baseline in contenders:
-            run.error[contender] = _relative_error(contenders[run.baseline].run, contenders[contender].run, batches)
+            run.error[contender] = _relative_error(
+                contenders[run.baseline].run, contenders[contender].run, batches
+            )
     for shape in subject.shapes:
         calls = {key: partial(built.run, subject.inputs(shape)) for key, built in contenders.items()}
         rounds = QUICK_ROUNDS if options.quick else _rounds(calls.values())
@@ -116,7 +128,9 @@ def _rounds(calls: Iterable[Callable[[], Any]]) -> int:
     return max(fewest, min(most, int(SECONDS / (BURST + 1) / (time.perf_counter() - begun))))
 
 
-def _relative_error(reference: Callable[[Inputs], Any], model: Callable[[Inputs], Any], batches: Sequence[Inputs]) -> float:
+def _relative_error(
+    reference: Callable[[Inputs], Any], model: Callable[[Inputs], Any], batches: Sequence[Inputs]
+) -> float:
     """How far the outputs are from fp32's, relative to their size."""
     wanted = np.concatenate([np.asarray(reference(batch)) for batch in batches])
     given = np.concatenate([np.asarray(model(batch)) for batch in batches])

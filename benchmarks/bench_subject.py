@@ -24,7 +24,9 @@ HUGGING_FACE = ("input_ids", "attention_mask", "token_type_ids")
 
 @dataclass(frozen=True)
 class Subject:
-    """One model with the shapes it is timed on; ``draw(shape, seed)`` gives inputs. ``free`` names the dimensions that stay open."""
+    """One model with the shapes it is timed on; ``draw(shape, seed)`` gives inputs. ``free`` names the
+    dimensions that stay open.
+    """
 
     name: str
     title: str
@@ -53,7 +55,9 @@ class Subject:
         return self.batches(CALIBRATION_BATCHES, CALIBRATION_SEED)
 
 
-def text(name: str, title: str, model: Any, names: tuple[str, ...] = HUGGING_FACE, dtype: type = np.int64) -> Subject:
+def text(
+    name: str, title: str, model: Any, names: tuple[str, ...] = HUGGING_FACE, dtype: type = np.int64
+) -> Subject:
     """A BERT of any size; ``names`` are its inputs for words, mask and segments."""
     shapes = {"b1 s128": (1, 128), "b8 s128": (8, 128), "b1 s384": (1, 384)}
     free = {0: ("batch", 1, 1024), 1: ("tokens", 2, POSITIONS)}
@@ -66,7 +70,9 @@ def images(name: str, title: str, model: Any) -> Subject:
     return Subject(name, title, model, shapes, pixels, (8, 3, 224, 224), {0: ("batch", 1, 1024)})
 
 
-def tokens(shape: tuple[int, ...], seed: int, names: tuple[str, ...] = HUGGING_FACE, dtype: type = np.int64) -> Inputs:
+def tokens(
+    shape: tuple[int, ...], seed: int, names: tuple[str, ...] = HUGGING_FACE, dtype: type = np.int64
+) -> Inputs:
     """Random words, none of them padding."""
     ids = np.random.default_rng(seed).integers(1000, VOCABULARY, shape, dtype=dtype)
     return dict(zip(names, (ids, np.ones_like(ids), np.zeros_like(ids)), strict=True))

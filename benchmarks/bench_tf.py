@@ -1,7 +1,8 @@
-"""TensorFlow contenders: fp32 and bf16 of TensorFlow itself, Neural Compressor's int8, LiteRT's int8, and Octune's.
+"""TensorFlow contenders: fp32 and bf16 of TensorFlow itself, Neural Compressor's int8, LiteRT's int8, and
+Octune's.
 
-The model is the frozen graph of ``examples/tensorflow/bert_squad``, with seeded random weights. All that TensorFlow runs gets a session
-with the same settings, in a process of its own.
+The model is the frozen graph of ``examples/tensorflow/bert_squad``, with seeded random weights. All that
+TensorFlow runs gets a session with the same settings, in a process of its own.
 """
 
 from __future__ import annotations
@@ -75,8 +76,15 @@ def prepare(name: str, quick: bool, threads: int) -> Preparation:
 
 
 def _write_checkpoint(folder: Path, layers: int, hidden: int) -> None:
-    """A BERT classifier in Hugging Face's layout, drawn as that library draws one. GELU by tanh, as BERT had it: LiteRT has no erf."""
-    config = {"hidden_act": "gelu_new", "num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": hidden // HEAD}
+    """A BERT classifier in Hugging Face's layout, drawn as that library draws one. GELU by tanh, as BERT had
+    it: LiteRT has no erf.
+    """
+    config = {
+        "hidden_act": "gelu_new",
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": hidden // HEAD,
+    }
     (folder / "config.json").write_text(json.dumps(config))
     random = np.random.default_rng(SEED)
     weights: dict[str, Any] = {}
@@ -86,10 +94,15 @@ def _write_checkpoint(folder: Path, layers: int, hidden: int) -> None:
         weights[f"{name}.bias"] = np.zeros(outputs, np.float32)
 
     def norm(name: str) -> None:
-        weights[f"{name}.LayerNorm.weight"], weights[f"{name}.LayerNorm.bias"] = np.ones(hidden, np.float32), np.zeros(hidden, np.float32)
+        weights[f"{name}.LayerNorm.weight"], weights[f"{name}.LayerNorm.bias"] = (
+            np.ones(hidden, np.float32),
+            np.zeros(hidden, np.float32),
+        )
 
     for kind, rows in (("word", VOCABULARY), ("position", POSITIONS), ("token_type", 2)):
-        weights[f"bert.embeddings.{kind}_embeddings.weight"] = 0.02 * random.standard_normal((rows, hidden), dtype=np.float32)
+        weights[f"bert.embeddings.{kind}_embeddings.weight"] = 0.02 * random.standard_normal(
+            (rows, hidden), dtype=np.float32
+        )
     norm("bert.embeddings")
     for number in range(layers):
         layer = f"bert.encoder.layer.{number}"
@@ -105,7 +118,7 @@ def _write_checkpoint(folder: Path, layers: int, hidden: int) -> None:
     save_file(weights, folder / "model.safetensors")
 
 
-# -- TensorFlow -------------------------------------------------------------------------------------------------------
+# -- TensorFlow ----------------------------------------------------------------------------------------------
 
 
 def _config(inter_op: int, intra_op: int, bf16: bool = False) -> Any:
@@ -118,7 +131,9 @@ def _config(inter_op: int, intra_op: int, bf16: bool = False) -> Any:
 
 
 def _session(graph: Any, preparation: Preparation, config: Any = None) -> Callable[[Inputs], Any]:
-    """A session in a process of its own, that has answered once: what one makes of its copy of the weights is not in another's way."""
+    """A session in a process of its own, that has answered once: what one makes of its copy of the weights is
+    not in another's way.
+    """
     worker = Worker(graph, config or _config(preparation.threads, preparation.threads))
 
     def run(inputs: Inputs) -> Any:
@@ -134,14 +149,18 @@ def _fp32(preparation: Preparation) -> Built:
 
 def _bf16(preparation: Preparation) -> Built:
     begun = time.perf_counter()
-    run = _session(preparation.subject.model, preparation, _config(preparation.threads, preparation.threads, bf16=True))
+    run = _session(
+        preparation.subject.model, preparation, _config(preparation.threads, preparation.threads, bf16=True)
+    )
     return Built(run, time.perf_counter() - begun)
 
 
 def _octune(preparation: Preparation) -> Built:
     begun = time.perf_counter()
     settings = Settings(INPUTS, (OUTPUT,), preparation.threads, streams=preparation.threads)
-    found = preparation.found = calibrated(TensorFlowBackend(preparation.subject.model, settings), preparation.calibration)
+    found = preparation.found = calibrated(
+        TensorFlowBackend(preparation.subject.model, settings), preparation.calibration
+    )
     graph = found.backend.apply(found.plan, found.ranges)
     run = _session(graph, preparation)
     preparation.seconds = time.perf_counter() - begun
@@ -166,17 +185,23 @@ def _octune_streams(preparation: Preparation) -> Built:
 def _int8_ops(graph: Any) -> str:
     """What the graph computes in int8, and what stays around it."""
     kinds = Counter(op.type for op in graph.get_operations())
-    named = {kind: count for kind, count in kinds.items() if "uantize" in kind or "MatMul" in kind or "LayerNorm" in kind}
+    named = {
+        kind: count
+        for kind, count in kinds.items()
+        if "uantize" in kind or "MatMul" in kind or "LayerNorm" in kind
+    }
     return "ops: " + ", ".join(f"{count} {kind}" for kind, count in sorted(named.items()))
 
 
-# -- others -----------------------------------------------------------------------------------------------------------
+# -- others --------------------------------------------------------------------------------------------------
 
 
 def _neural_compressor(preparation: Preparation) -> Built:
-    """Its static quantization of a frozen graph with default settings, in a process and a folder of its own: it leaves files behind.
+    """Its static quantization of a frozen graph with default settings, in a process and a folder of its own:
+    it leaves files behind.
 
-    It keeps all that it sees of all activations, so a large model may need more memory than there is: it then gets fewer rows.
+    It keeps all that it sees of all activations, so a large model may need more memory than there is: it then
+    gets fewer rows.
     """
     batches, caveat = preparation.calibration, ""
     with tempfile.TemporaryDirectory() as folder:
@@ -186,12 +211,17 @@ def _neural_compressor(preparation: Preparation) -> Built:
             np.savez(data, **{name: np.concatenate([batch[name] for batch in batches]) for name in INPUTS})
             begun = time.perf_counter()
             try:
-                _in_process("bench_neural_compressor.py", folder, made, source, data, made, str(preparation.threads))
+                _in_process(
+                    "bench_neural_compressor.py", folder, made, source, data, made, str(preparation.threads)
+                )
             except MemoryError:
                 if len(batches) == 1:
                     raise
                 batches = batches[: len(batches) // 2]
-                caveat = f"calibrated on {len(batches)} batches of {len(preparation.calibration)}: with more its process ran out of memory"
+                caveat = (
+                    f"calibrated on {len(batches)} batches of {len(preparation.calibration)}: with more "
+                    "its process ran out of memory"
+                )
         seconds = time.perf_counter() - begun
         graph_def = tf1.GraphDef.FromString(made.read_bytes())
     graph = tf.Graph()
@@ -211,8 +241,12 @@ def _litert(preparation: Preparation) -> Built:
         source.write_bytes(preparation.graph_def.SerializeToString())
         for shape in {*preparation.subject.shapes.values(), preparation.subject.batch}:
             made.unlink(missing_ok=True)
-            _in_process("bench_litert.py", folder, made, source, made, OUTPUT, ",".join(map(str, shape)), *INPUTS)
-            interpreters[shape] = Interpreter(model_content=made.read_bytes(), num_threads=preparation.threads)
+            _in_process(
+                "bench_litert.py", folder, made, source, made, OUTPUT, ",".join(map(str, shape)), *INPUTS
+            )
+            interpreters[shape] = Interpreter(
+                model_content=made.read_bytes(), num_threads=preparation.threads
+            )
             interpreters[shape].allocate_tensors()
 
     def run(inputs: Inputs) -> Any:
@@ -229,11 +263,16 @@ def _litert(preparation: Preparation) -> Built:
 def _in_process(script: str, folder: str, made: Path, *words: str | Path) -> None:
     """Runs a script that makes a file, in a process and a folder of its own."""
     command = [sys.executable, str(Path(__file__).with_name(script)), *map(str, words)]
-    done = subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
+    )
     if done.returncode == -signal.SIGKILL:
         raise MemoryError("its process was killed, as happens where memory runs out")
     if not made.exists():
-        raise RuntimeError(f"it made nothing and ended with {done.returncode}: {(done.stderr.strip().splitlines() or [''])[-1]}")
+        raise RuntimeError(
+            f"it made nothing and ended with {done.returncode}: "
+            f"{(done.stderr.strip().splitlines() or [''])[-1]}"
+        )
 
 
 # Those that need the most memory to be made come first, while few others have a copy of the weights.

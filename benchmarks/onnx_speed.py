@@ -1,12 +1,14 @@
-"""Octune's int8 models on ONNX Runtime and OpenVINO against fp32 and what those runtimes bring themselves, side by side.
+"""Octune's int8 models on ONNX Runtime and OpenVINO against fp32 and what those runtimes bring themselves,
+side by side.
 
     python benchmarks/onnx_speed.py                                  # all models
     python benchmarks/onnx_speed.py --model minilm --verbose         # one model, with what became of its ops
-    python benchmarks/onnx_speed.py --quick                          # cut-down models: does everything still work?
+    python benchmarks/onnx_speed.py --quick                          # cut-down models: does everything still
+                                                                     work?
     python benchmarks/onnx_speed.py --markdown docs/benchmarks.md    # the page that documents cite
 
-Every contender is made first, one after the other; then all take turns, so that a slow moment of the machine hits all of them.
-Each model runs in a process of its own.
+Every contender is made first, one after the other; then all take turns, so that a slow moment of the machine
+hits all of them. Each model runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +20,12 @@ from bench_command import main
 from bench_report import Family, speed_reading
 from bench_speed import measure
 
-FAMILY = Family("onnx_speed", "ONNX: speed", speed_reading("ONNX Runtime fp32"), ("onnx", "onnxruntime", "openvino", "nncf", "torch"))
+FAMILY = Family(
+    "onnx_speed",
+    "ONNX: speed",
+    speed_reading("ONNX Runtime fp32"),
+    ("onnx", "onnxruntime", "openvino", "nncf", "torch"),
+)
 MODELS = ("bert-base", "minilm", "resnet50", "efficientnet-lite0")
 
 if __name__ == "__main__":

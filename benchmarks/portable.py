@@ -1,12 +1,16 @@
-"""What do weights that are safe on any CPU cost, against weights that use all 8 bits? Accuracy and speed, on fine-tuned models.
+"""What do weights that are safe on any CPU cost, against weights that use all 8 bits? Accuracy and speed, on
+fine-tuned models.
 
-    python benchmarks/portable.py --models MODELS --data DATA                                 # prints the table
-    python benchmarks/portable.py --models MODELS --data DATA --markdown docs/cpus.md         # writes it into the page
+    python benchmarks/portable.py --models MODELS --data DATA                                 # prints the
+                                                                                              table
+    python benchmarks/portable.py --models MODELS --data DATA --markdown docs/cpus.md         # writes it into
+                                                                                              the page
     python benchmarks/portable.py --models MODELS --data DATA --only onnx-mrpc
 
-MODELS and DATA are those of ``zoo.py``. Every op is in its fastest int8 scheme, no plan is repaired, nothing is compiled: what differs is
-the weights alone. Needs a CPU with VNNI or AMX, the others have no choice. The portable model is saved, and scored again by
-a process that runs AVX2 kernels (ONNX Runtime's own kernels cannot be told to: there that column shows OpenVINO or nothing).
+MODELS and DATA are those of ``zoo.py``. Every op is in its fastest int8 scheme, no plan is repaired, nothing
+is compiled: what differs is the weights alone. Needs a CPU with VNNI or AMX, the others have no choice. The
+portable model is saved, and scored again by a process that runs AVX2 kernels (ONNX Runtime's own kernels
+cannot be told to: there that column shows OpenVINO or nothing).
 """
 
 from __future__ import annotations
@@ -66,7 +70,10 @@ def scored_again(row: Row, place: Place, folder: Path) -> dict[str, Any]:
 
         backend = backend_for(backend_named(row.framework).open(job["model"]), Settings())
     else:
-        backend = backend_for(job["model"], Settings(inputs=tuple(named.get("inputs", ())), outputs=tuple(named.get("outputs", ()))))
+        backend = backend_for(
+            job["model"],
+            Settings(inputs=tuple(named.get("inputs", ())), outputs=tuple(named.get("outputs", ()))),
+        )
     score = MetricEvaluator(backend, as_batches(job["evaluation"], role="evaluation"), metric)(model)
     return {"score": score.to_json()}
 
@@ -74,7 +81,9 @@ def scored_again(row: Row, place: Place, folder: Path) -> dict[str, Any]:
 def child(words: list[str], level: str | None = None) -> dict[str, Any] | None:
     """A measurement in a process of its own."""
     environment = {**os.environ, **({"ONEDNN_MAX_CPU_ISA": level} if level else {})}
-    done = subprocess.run([sys.executable, __file__, *words], env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, __file__, *words], env=environment, stdout=subprocess.PIPE, text=True, check=False
+    )
     if done.returncode:
         return None
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -106,7 +115,16 @@ def cells(row: Row, full: dict[str, Any], portable: dict[str, Any], old: dict[st
     ]
 
 
-HEADER = ["model", "fp32", "8 bits", "portable", "change", "change on AVX2 kernels", "speed, 8 bits", "portable"]
+HEADER = [
+    "model",
+    "fp32",
+    "8 bits",
+    "portable",
+    "change",
+    "change on AVX2 kernels",
+    "speed, 8 bits",
+    "portable",
+]
 
 
 def main() -> None:
@@ -122,7 +140,11 @@ def main() -> None:
     if args.child:
         name, what, folder = args.child
         row = next(row for row in ROWS if row.name == name)
-        answer = scored_again(row, place, Path(folder)) if what == "again" else tuned(row, place, what == "portable", Path(folder))
+        answer = (
+            scored_again(row, place, Path(folder))
+            if what == "again"
+            else tuned(row, place, what == "portable", Path(folder))
+        )
         print(json.dumps(answer))
         return
     lines = [HEADER, ["---"] * len(HEADER)]
@@ -145,7 +167,9 @@ def main() -> None:
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     where = describe(0, [package for packages in PACKAGES.values() for package in packages])
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
-    table += f"\n\n{where['date']}; {where['cpu']}, {where['cores']} cores; {', '.join(where['features'])}\n\n"
+    table += (
+        f"\n\n{where['date']}; {where['cpu']}, {where['cores']} cores; {', '.join(where['features'])}\n\n"
+    )
     table += f"Python {where['python']}, {versions}\n"
     print(table)
     if args.markdown:

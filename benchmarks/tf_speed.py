@@ -1,12 +1,15 @@
-"""Octune's int8 graphs in TensorFlow against fp32, bf16, Neural Compressor and LiteRT, side by side on this machine.
+"""Octune's int8 graphs in TensorFlow against fp32, bf16, Neural Compressor and LiteRT, side by side on this
+machine.
 
     python benchmarks/tf_speed.py                                  # BERT-base and BERT-large
     python benchmarks/tf_speed.py --model bert-base --verbose      # one model, with what became of its ops
-    python benchmarks/tf_speed.py --skip compressor                # without those that have this in their name
+    python benchmarks/tf_speed.py --skip compressor                # without those that have this in their
+                                                                   name
     python benchmarks/tf_speed.py --quick                          # two layers: does everything still work?
     python benchmarks/tf_speed.py --markdown docs/benchmarks.md    # the page that documents cite
 
-Every contender is made first, one after the other; then all take turns, so that a slow moment of the machine hits all of them.
+Every contender is made first, one after the other; then all take turns, so that a slow moment of the machine
+hits all of them.
 """
 
 from __future__ import annotations

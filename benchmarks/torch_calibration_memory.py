@@ -1,4 +1,5 @@
-"""Calibration takes the same memory for 4 batches and for 64: nothing of a batch is kept but ranges and histograms.
+"""Calibration takes the same memory for 4 batches and for 64: nothing of a batch is kept but ranges and
+histograms.
 
     python benchmarks/torch_calibration_memory.py            # BERT-base, batches of 8 x 128 tokens
     python benchmarks/torch_calibration_memory.py --quick    # two layers, fewer batches

@@ -1,10 +1,12 @@
-"""Quantizing an activation: plain arithmetic against PyTorch's deprecated kernel, and against its reference op.
+"""Quantizing an activation: plain arithmetic against PyTorch's deprecated kernel, and against its reference
+op.
 
     python benchmarks/torch_quantize.py              # shapes of linear layers and convolutions
     python benchmarks/torch_quantize.py --threads 1
 
-Eager int8 layers quantize their input at every call; compiled models do it in the code of the op before. The rows of an int8 linear layer
-say what the difference comes to where it matters. All take turns. Ends with 1 if the arithmetic gives other bits than the kernel.
+Eager int8 layers quantize their input at every call; compiled models do it in the code of the op before. The
+rows of an int8 linear layer say what the difference comes to where it matters. All take turns. Ends with 1 if
+the arithmetic gives other bits than the kernel.
 """
 
 from __future__ import annotations
@@ -22,7 +24,16 @@ from rich.table import Table
 from octune.cost import Load, interleaved
 
 KERNEL, ARITHMETIC, REFERENCE = "torch.quantize_per_tensor", "octune", "quantized_decomposed"
-ACTIVATIONS = ((1, 384), (128, 384), (384, 384), (128, 768), (128, 3072), (1024, 768), (1, 64, 56, 56), (8, 256, 56, 56))
+ACTIVATIONS = (
+    (1, 384),
+    (128, 384),
+    (384, 384),
+    (128, 768),
+    (128, 3072),
+    (1024, 768),
+    (1, 64, 56, 56),
+    (8, 256, 56, 56),
+)
 LAYERS = ((1, 384, 384), (128, 384, 384), (128, 768, 3072))  # rows, inputs, outputs
 SCALE, ZERO_POINT = 0.0313, 117
 BURST = 10
@@ -39,14 +50,19 @@ def main() -> int:
 
     def kernel(x: torch.Tensor, scale: float, zero_point: int) -> torch.Tensor:
         q = torch.quantize_per_tensor(x, scale, zero_point, torch.quint8)
-        return torch.empty(0, dtype=torch.uint8).set_(q.untyped_storage(), 0, q.shape, q.stride())  # without a copy
+        # without a copy
+        return torch.empty(0, dtype=torch.uint8).set_(q.untyped_storage(), 0, q.shape, q.stride())
 
     def reference(x: torch.Tensor, scale: float, zero_point: int) -> Any:
         return decomposed.quantize_per_tensor.default(x, scale, zero_point, 0, 255, torch.uint8)
 
     torch.set_num_threads(options.threads)
     contenders: dict[str, Quantize] = {KERNEL: kernel, ARITHMETIC: to_uint8, REFERENCE: reference}
-    made = Table(title="time of the kernel, and how many times that the others take", title_justify="left", header_style="bold")
+    made = Table(
+        title="time of the kernel, and how many times that the others take",
+        title_justify="left",
+        header_style="bold",
+    )
     for heading in ("", *contenders):
         made.add_column(heading, justify="right" if heading else "left")
     same = True
@@ -64,17 +80,30 @@ def main() -> int:
     console = Console(width=None if sys.stdout.isatty() else 140)
     console.print(made)
     where = describe(options.threads, ("torch",))
-    console.print(f"{where['cpu']}, {options.threads} threads, torch {where['versions']['torch']}", style="dim", highlight=False)
+    console.print(
+        f"{where['cpu']}, {options.threads} threads, torch {where['versions']['torch']}",
+        style="dim",
+        highlight=False,
+    )
     if others.cores > BUSY_NEIGHBOURS:
-        console.print(f"warning: busy machine: other processes kept {others.cores:.1f} cores busy", style="yellow", highlight=False)
+        console.print(
+            f"warning: busy machine: other processes kept {others.cores:.1f} cores busy",
+            style="yellow",
+            highlight=False,
+        )
     if not same:
         console.print("the arithmetic and the kernel differ", style="bold red")
     return 0 if same else 1
 
 
 def _ratios(calls: dict[str, Callable[[], object]], seconds: float) -> list[str]:
-    times = {name: latency.median_ms for name, latency in interleaved(calls, seconds=seconds, burst=BURST).items()}
-    return [f"{times[KERNEL] * 1e3:.1f} us", *(f"{times[name] / times[KERNEL]:.2f}" for name in calls if name != KERNEL)]
+    times = {
+        name: latency.median_ms for name, latency in interleaved(calls, seconds=seconds, burst=BURST).items()
+    }
+    return [
+        f"{times[KERNEL] * 1e3:.1f} us",
+        *(f"{times[name] / times[KERNEL]:.2f}" for name in calls if name != KERNEL),
+    ]
 
 
 def _linear(rows: int, inputs: int, outputs: int, quantize: Quantize) -> Callable[[], object]:
@@ -84,8 +113,14 @@ def _linear(rows: int, inputs: int, outputs: int, quantize: Quantize) -> Callabl
     onednn: Any = torch.ops.onednn
     random = torch.Generator().manual_seed(0)
     x = torch.randn(rows, inputs, generator=random) * 2
-    packed = onednn.qlinear_prepack(torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8, generator=random), None)
-    scales, zeros, bias = torch.full((outputs,), 1e-3), torch.zeros(outputs, dtype=torch.int32), torch.zeros(outputs)
+    packed = onednn.qlinear_prepack(
+        torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8, generator=random), None
+    )
+    scales, zeros, bias = (
+        torch.full((outputs,), 1e-3),
+        torch.zeros(outputs, dtype=torch.int32),
+        torch.zeros(outputs),
+    )
     weights, output = (packed, scales, zeros, bias), (1.0, 0, torch.float32, "none", [], "")
 
     def call() -> object:
@@ -96,7 +131,9 @@ def _linear(rows: int, inputs: int, outputs: int, quantize: Quantize) -> Callabl
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="What quantizing an activation costs, with plain arithmetic and with PyTorch's kernel.")
+    parser = argparse.ArgumentParser(
+        description="What quantizing an activation costs, with plain arithmetic and with PyTorch's kernel."
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=3.0, help="how long each row is timed (3)")
     return parser.parse_args()

@@ -1,12 +1,16 @@
 """Octune's int8 models against fp32 and torchao, side by side on this machine.
 
-    python benchmarks/torch_speed.py                                  # all models, about half an hour on two cores
-    python benchmarks/torch_speed.py --model resnet50 --verbose       # one model, with what the compiler fused
-    python benchmarks/torch_speed.py --quick                          # cut-down models: does everything still work?
+    python benchmarks/torch_speed.py                                  # all models, about half an hour on two
+                                                                      cores
+    python benchmarks/torch_speed.py --model resnet50 --verbose       # one model, with what the compiler
+                                                                      fused
+    python benchmarks/torch_speed.py --quick                          # cut-down models: does everything still
+                                                                      work?
     python benchmarks/torch_speed.py --markdown docs/benchmarks.md    # the page that documents cite
 
-Every contender is made first, one after the other; then all take turns, so that a slow moment of the machine hits all of them.
-Each model runs in a process of its own: what one library does to the compiler must not help or harm the next model.
+Every contender is made first, one after the other; then all take turns, so that a slow moment of the machine
+hits all of them. Each model runs in a process of its own: what one library does to the compiler must not help
+or harm the next model.
 """
 
 from __future__ import annotations
@@ -18,7 +22,9 @@ from bench_command import main
 from bench_report import Family, speed_reading
 from bench_speed import measure
 
-FAMILY = Family("torch_speed", "PyTorch: speed", speed_reading("torch eager fp32"), ("torch", "torchao", "transformers"))
+FAMILY = Family(
+    "torch_speed", "PyTorch: speed", speed_reading("torch eager fp32"), ("torch", "torchao", "transformers")
+)
 MODELS = ("bert-base", "minilm", "resnet50")
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     python benchmarks/torch_trial_cost.py            # BERT-base, 64 samples of 128 tokens
     python benchmarks/torch_trial_cost.py --quick    # two layers, 16 samples
 
-A trial is what a tuning run does for each plan: make the int8 model from the plan and the known ranges, then score it. Ends with
-1 if that takes longer than scoring the fp32 model.
+A trial is what a tuning run does for each plan: make the int8 model from the plan and the known ranges, then
+score it. Ends with 1 if that takes longer than scoring the fp32 model.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def main() -> int:
     from octune.evaluation.evaluator import MetricEvaluator
 
     samples = options.samples or (16 if options.quick else 64)
-    backend = TorchBackend(bert(num_hidden_layers=2 if options.quick else 12), Settings(threads=options.threads))
+    backend = TorchBackend(
+        bert(num_hidden_layers=2 if options.quick else 12), Settings(threads=options.threads)
+    )
     labels = torch.randint(0, 2, (BATCH,), generator=torch.Generator().manual_seed(0))
     batches = [(tensors(tokens((BATCH, TOKENS), seed)), labels) for seed in range(-(-samples // BATCH))]
     begun = time.perf_counter()
@@ -65,13 +67,23 @@ def main() -> int:
     for name, latency in times.items():
         made.add_row(name, f"{latency.median_ms / 1e3:.2f}", f"{latency.median_ms / reference:.2f}")
     made.add_row(
-        f"once, before all trials: calibration on {ranges.samples} samples", f"{calibration:.2f}", f"{calibration * 1e3 / reference:.2f}"
+        f"once, before all trials: calibration on {ranges.samples} samples",
+        f"{calibration:.2f}",
+        f"{calibration * 1e3 / reference:.2f}",
     )
     console.print(made)
     where = describe(options.threads, ("torch",))
-    console.print(f"{where['cpu']}, {options.threads} threads, torch {where['versions']['torch']}", style="dim", highlight=False)
+    console.print(
+        f"{where['cpu']}, {options.threads} threads, torch {where['versions']['torch']}",
+        style="dim",
+        highlight=False,
+    )
     if others.cores > BUSY_NEIGHBOURS:
-        console.print(f"warning: other processes kept {others.cores:.1f} cores busy meanwhile", style="yellow", highlight=False)
+        console.print(
+            f"warning: other processes kept {others.cores:.1f} cores busy meanwhile",
+            style="yellow",
+            highlight=False,
+        )
     return 0 if times["a trial: apply + score int8"].median_ms < reference else 1
 
 

@@ -1,13 +1,15 @@
 """Tunes a zoo of fine-tuned models with default settings, and writes what came out into a page.
 
-    python benchmarks/zoo.py --models models --data data                              # all rows that are not done yet, then the page
+    python benchmarks/zoo.py --models models --data data                              # all rows that are not
+                                                                                      done yet, then the page
     python benchmarks/zoo.py --models models --data data --only pytorch-sst2 --again  # one row, anew
-    python benchmarks/zoo.py --page                                                   # the page alone, from the rows that are there
+    python benchmarks/zoo.py --page                                                   # the page alone, from
+                                                                                      the rows that are there
 
-MODELS holds Hugging Face folders whose names end in a task (bert-base-mrpc, minilm-l6-squad). DATA holds glue/SST-2 and so on with
-GLUE's official files, squad with SQuAD's, and imagenet with one folder of images per class. Each row runs in a process of its own and is
-kept as a JSON file (--rows), so that an interrupted table goes on where it stopped. A row whose model, data or framework is not there is
-left out, and said so.
+MODELS holds Hugging Face folders whose names end in a task (bert-base-mrpc, minilm-l6-squad). DATA holds
+glue/SST-2 and so on with GLUE's official files, squad with SQuAD's, and imagenet with one folder of images
+per class. Each row runs in a process of its own and is kept as a JSON file (--rows), so that an interrupted
+table goes on where it stopped. A row whose model, data or framework is not there is left out, and said so.
 Full SQuAD takes minutes per evaluation: --questions N looks at its first N only, and the page says so.
 """
 
@@ -57,7 +59,11 @@ class Place:
     questions: int | None = None
 
     def model(self, task: str) -> Path:
-        found = [path for path in sorted(self.models.iterdir()) if path.is_dir() and plain_name(path.name).endswith(task)]
+        found = [
+            path
+            for path in sorted(self.models.iterdir())
+            if path.is_dir() and plain_name(path.name).endswith(task)
+        ]
         if not found:
             raise Missing(f"no folder of {self.models} ends in {task}")
         return found[0]
@@ -77,7 +83,8 @@ def example(path: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / path)
     if spec is None or spec.loader is None:
         raise ImportError(path)
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look for their module by its name
+    # dataclasses look for their module by its name
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except ImportError as error:
@@ -86,7 +93,7 @@ def example(path: str) -> ModuleType:
     return module
 
 
-# -- the rows ---------------------------------------------------------------------------------------------------------
+# -- the rows ------------------------------------------------------------------------------------------------
 
 Job = dict[str, Any]  # arguments of octune.tune
 
@@ -100,7 +107,13 @@ def pytorch(place: Place, task: str) -> Job:
     model = str(place.model(task))
     data = load_task(task, place.folder(task), tokenizer=model)
     config = settings(place, task)
-    return {"model": model, "calibration": data.calibration, "evaluation": data.evaluation, "metric": data.metric, "config": config}
+    return {
+        "model": model,
+        "calibration": data.calibration,
+        "evaluation": data.evaluation,
+        "metric": data.metric,
+        "config": config,
+    }
 
 
 def onnx(place: Place, task: str) -> Job:
@@ -114,7 +127,13 @@ def imagenet(place: Place, task: str) -> Job:
     files = vision.find(folder)
     judged = [file for number, file in enumerate(files) if number % vision.CALIBRATE_EVERY]
     calibration, evaluation = (vision.Images(part, 16) for part in (files[:: vision.CALIBRATE_EVERY], judged))
-    return {"model": vision.efficientnet(), "calibration": calibration, "evaluation": evaluation, "metric": "accuracy", "config": {}}
+    return {
+        "model": vision.efficientnet(),
+        "calibration": calibration,
+        "evaluation": evaluation,
+        "metric": "accuracy",
+        "config": {},
+    }
 
 
 def tensorflow_classifier(place: Place, task: str) -> Job:
@@ -123,14 +142,18 @@ def tensorflow_classifier(place: Place, task: str) -> Job:
     names = {"input_ids": "input_ids", "attention_mask": "input_mask", "token_type_ids": "segment_ids"}
 
     def renamed(batches: Any) -> Callable[[], Any]:
-        return lambda: (({names[name]: array for name, array in inputs.items()}, label) for inputs, label in batches)
+        return lambda: (
+            ({names[name]: array for name, array in inputs.items()}, label) for inputs, label in batches
+        )
 
     return {
         "model": example("tensorflow/bert_squad/model.py").classifier_graph(model),
         "calibration": renamed(data.calibration),
         "evaluation": renamed(data.evaluation),
         "metric": data.metric,
-        "config": {"model": {"framework": "tensorflow", "inputs": list(names.values()), "outputs": ["logits"]}},
+        "config": {
+            "model": {"framework": "tensorflow", "inputs": list(names.values()), "outputs": ["logits"]}
+        },
     }
 
 
@@ -162,7 +185,9 @@ def tensorflow_squad(place: Place, task: str) -> Job:
         "model": bert.squad_graph(model),
         "calibration": [(str(paths["train"]), 8)],
         "evaluate": evaluate,
-        "config": {"model": {"framework": "tensorflow", "inputs": ["input_file", "batch_size"], "outputs": outputs}},
+        "config": {
+            "model": {"framework": "tensorflow", "inputs": ["input_file", "batch_size"], "outputs": outputs}
+        },
     }
 
 
@@ -188,7 +213,7 @@ ROWS = [
 ]
 
 
-# -- running ----------------------------------------------------------------------------------------------------------
+# -- running -------------------------------------------------------------------------------------------------
 
 
 def int8_share(result: octune.Result) -> float:
@@ -196,7 +221,12 @@ def int8_share(result: octune.Result) -> float:
     ops = [op for op in result.ops if op.kind != "embedding" and op.parameters]
     total = sum(op.parameters for op in ops)
     return (
-        sum(op.parameters for op in ops if result.plan.get(op.name, None) and result.plan[op.name].dtype == "int8") / total
+        sum(
+            op.parameters
+            for op in ops
+            if result.plan.get(op.name, None) and result.plan[op.name].dtype == "int8"
+        )
+        / total
         if total
         else 0.0
     )
@@ -248,8 +278,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Tune the whole zoo and write the page of results.")
     parser.add_argument("--models", type=Path, help="the folder of the models")
     parser.add_argument("--data", type=Path, help="the folder that holds glue, squad and imagenet")
-    parser.add_argument("--rows", type=Path, default=ROOT / "benchmarks" / "zoo_rows", help="where rows are kept")
-    parser.add_argument("--only", action="append", choices=[row.name for row in ROWS], help="run this row; may be given again")
+    parser.add_argument(
+        "--rows", type=Path, default=ROOT / "benchmarks" / "zoo_rows", help="where rows are kept"
+    )
+    parser.add_argument(
+        "--only", action="append", choices=[row.name for row in ROWS], help="run this row; may be given again"
+    )
     parser.add_argument("--again", action="store_true", help="run rows that are done, too")
     parser.add_argument("--questions", type=int, help="use only the first so many questions of SQuAD")
     parser.add_argument("--page", action="store_true", help="run nothing, write the page")
@@ -269,7 +303,17 @@ def main() -> None:
                     print(f"{row.name} is left out: {reason}")
             elif args.again or not (args.rows / f"{row.name}.json").exists():
                 print(f"== {row.name}", flush=True)
-                words = ["--models", args.models, "--data", args.data, "--rows", args.rows, "--only", row.name, "--here"]
+                words = [
+                    "--models",
+                    args.models,
+                    "--data",
+                    args.data,
+                    "--rows",
+                    args.rows,
+                    "--only",
+                    row.name,
+                    "--here",
+                ]
                 words += ["--questions", args.questions] if args.questions else []
                 if subprocess.run([sys.executable, __file__, *map(str, words)], check=False).returncode:
                     failed.append(row.name)

@@ -51,21 +51,24 @@ PUBLISHED = [
 NAMES = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "onnx": "ONNX"}
 HEADER = """# Results
 
-Written by `python benchmarks/zoo.py --models DIR --data DIR`; do not edit by hand. Every row is one run of `octune.tune` with default
-settings: at most 1 % of the fp32 score may be lost. Scores are on the whole official development sets unless a row says otherwise,
-calibration is on training data; of ImageNet's images every fifth calibrates and the others judge.
+Written by `python benchmarks/zoo.py --models DIR --data DIR`; do not edit by hand. Every row is one run of
+`octune.tune` with default settings: at most 1 % of the fp32 score may be lost. Scores are on the whole
+official development sets unless a row says otherwise, calibration is on training data; of ImageNet's images
+every fifth calibrates and the others judge.
 
 """
 READING = """
-- **relative** is the change of the score, and **interval** holds it with 95 % confidence: answers are compared one by one with fp32's.
+- **relative** is the change of the score, and **interval** holds it with 95 % confidence: answers are
+  compared one by one with fp32's.
 - **flips** are answers that were right and became wrong, and the other way round.
 - **int8 share** is the part of the weights of linears and convolutions that is int8.
-- **trials** are the plans that were evaluated; fp32 is evaluated once more. **seconds** are those of the whole run. Of these, **compiling**
-  is what it took to make other forms of the winner, and **fp32 evaluations** is all the rest, fp32's own evaluation,
-  calibration, harm and timing included, over the time of one evaluation of fp32.
+- **trials** are the plans that were evaluated; fp32 is evaluated once more. **seconds** are those of the
+  whole run. Of these, **compiling** is what it took to make other forms of the winner, and **fp32
+  evaluations** is all the rest, fp32's own evaluation, calibration, harm and timing included, over the time
+  of one evaluation of fp32.
 - **speed-up** is over the fp32 model as it came, in the same framework, measured in turns.
-- **originals** is what the last release said about the same task and framework, on larger models and other machines: int8 / fp32, the
-  change, the speed-up.
+- **originals** is what the last release said about the same task and framework, on larger models and other
+  machines: int8 / fp32, the change, the speed-up.
 """
 
 
@@ -103,7 +106,9 @@ COLUMNS += ["originals"]
 
 
 def _time(row: dict[str, Any]) -> tuple[str, str, str]:
-    """All seconds, what they are in evaluations of fp32, and those of compiling, which the second leaves out."""
+    """All seconds, what they are in evaluations of fp32, and those of compiling, which the second leaves
+    out.
+    """
     counted = in_evaluations(row["stages"])
     evaluations, compiling = ("-", "-") if counted is None else (f"{counted[0]:.1f}", f"{counted[1]:.0f}")
     return f"{row['seconds']:.0f}", evaluations, compiling
@@ -139,7 +144,9 @@ def _same(row: dict[str, Any]) -> list[Published]:
 
 def _said(one: Published) -> str:
     scores = (
-        f"{one.int8:.2f} / {one.fp32:.2f}, {one.relative:+.2%}" if one.fp32 is not None and one.relative is not None else f"{one.int8:.2f}"
+        f"{one.int8:.2f} / {one.fp32:.2f}, {one.relative:+.2%}"
+        if one.fp32 is not None and one.relative is not None
+        else f"{one.int8:.2f}"
     )
     return f"{one.model}: {scores}" + (f", {one.speedup:.2f}x" if one.speedup is not None else "")
 
@@ -151,7 +158,12 @@ def _score(value: float) -> str:
 
 def _doubts(rows: list[dict[str, Any]]) -> str:
     busy = [row["name"] for row in rows if row["neighbours"] > 0.2]
-    return f"\n**warning**: other processes kept the machine busy during {', '.join(busy)}: their times are worth little.\n" if busy else ""
+    return (
+        f"\n**warning**: other processes kept the machine busy during {', '.join(busy)}: their times are "
+        "worth little.\n"
+        if busy
+        else ""
+    )
 
 
 def _where(rows: list[dict[str, Any]]) -> str:

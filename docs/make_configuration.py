@@ -1,4 +1,5 @@
-"""Writes the tables of keys in configuration.md, from the schema itself: no key is described by hand, so none can be forgotten.
+"""Writes the tables of keys in configuration.md, from the schema itself: no key is described by hand, so none
+can be forgotten.
 
 python docs/make_configuration.py             # write
 python docs/make_configuration.py --check     # exit code 1 if the page is not up to date

@@ -3,8 +3,9 @@
     python examples/quickstart.py                  # works in a temporary folder
     python examples/quickstart.py --output my-int8
 
-The images are scikit-learn's 1,797 handwritten digits, so nothing is downloaded. The layers are wide enough that int8 has
-something to gain; on a model of a few thousand weights fp32 is often as fast, and Octune then hands fp32 back and says so.
+The images are scikit-learn's 1,797 handwritten digits, so nothing is downloaded. The layers are wide enough
+that int8 has something to gain; on a model of a few thousand weights fp32 is often as fast, and Octune then
+hands fp32 back and says so.
 """
 
 from __future__ import annotations
@@ -26,7 +27,13 @@ WIDTH, BATCH, TRAIN = 1024, 256, 1000
 def network() -> nn.Sequential:
     """An ordinary PyTorch model: nothing in it knows of quantization."""
     return nn.Sequential(
-        nn.Linear(64, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 10)
+        nn.Linear(64, WIDTH),
+        nn.ReLU(),
+        nn.Linear(WIDTH, WIDTH),
+        nn.ReLU(),
+        nn.Linear(WIDTH, WIDTH),
+        nn.ReLU(),
+        nn.Linear(WIDTH, 10),
     )
 
 
@@ -54,12 +61,16 @@ def main(output: Path) -> None:
     train(model, training)
     model.eval()
 
-    # The one call. Calibration data shows what the activations look like; evaluation data decides, and is data of its own.
-    result = octune.tune(model, calibration=training, evaluation=test, metric="accuracy", criterion=octune.Relative(0.01))
+    # The one call. Calibration data shows what the activations look like; evaluation data decides, and is
+    # data of its own.
+    result = octune.tune(
+        model, calibration=training, evaluation=test, metric="accuracy", criterion=octune.Relative(0.01)
+    )
     print(result)
 
     result.save(output, overwrite=True)
-    # Needs neither the fp32 weights nor the data. A model of your own class is built by your code; a Hugging Face model needs nothing.
+    # Needs neither the fp32 weights nor the data. A model of your own class is built by your code; a Hugging
+    # Face model needs nothing.
     loaded = octune.load(output, factory=network)
     with torch.inference_mode():
         same = torch.equal(loaded(test[0][0]), result.model(test[0][0]))
@@ -69,7 +80,9 @@ def main(output: Path) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Octune in one minute.")
-    parser.add_argument("--output", type=Path, help="where to save the int8 model; a temporary folder if left out")
+    parser.add_argument(
+        "--output", type=Path, help="where to save the int8 model; a temporary folder if left out"
+    )
     chosen = parser.parse_args().output
     with tempfile.TemporaryDirectory() as folder:
         main(chosen or Path(folder) / "digits-int8")

@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
-# Threads that wait for each other by spinning make a busy machine crawl; must be set before torch is imported.
+# Threads that wait for each other by spinning make a busy machine crawl; must be set before torch is
+# imported.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 # Tests must not depend on what an earlier run has timed.
 os.environ.setdefault("OCTUNE_COST_CACHE", "off")
 
-# A shell that runs the tests in the background has them ignore Ctrl-C, and what they start inherits that. Some tests press it.
+# A shell that runs the tests in the background has them ignore Ctrl-C, and what they start inherits that.
+# Some tests press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
@@ -24,7 +26,9 @@ SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of fine-tuned models and data sets beside the checkout; tests that need it skip without it."""
+    """The folder of fine-tuned models and data sets beside the checkout; tests that need it skip without
+    it.
+    """
     if not (SHARED / "models").is_dir():
         pytest.skip(f"needs the fine-tuned models and data sets in {SHARED.name}/ beside the checkout")
     return SHARED
@@ -32,7 +36,9 @@ def shared() -> Path:
 
 @pytest.fixture(autouse=True)
 def _logger() -> Iterator[None]:
-    """A command sets up the logger of a process that it has for itself; the tests that come after it must not find it so."""
+    """A command sets up the logger of a process that it has for itself; the tests that come after it must not
+    find it so.
+    """
     logger = logging.getLogger("octune")
     handlers, level, propagate = logger.handlers, logger.level, logger.propagate
     yield

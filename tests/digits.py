@@ -1,4 +1,6 @@
-"""A small real model for tests: scikit-learn's digits and a perceptron that reads them, trained in a second."""
+"""A small real model for tests: scikit-learn's digits and a perceptron that reads them, trained in a
+second.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,16 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-SIZE = {"performance": {"compile": "never", "iterations": 1, "warmup": 0}, "tuning": {"objective": "modelsize"}}
+SIZE = {
+    "performance": {"compile": "never", "iterations": 1, "warmup": 0},
+    "tuning": {"objective": "modelsize"},
+}
 
 
 def config(**tuning: Any) -> dict[str, Any]:
-    """No compiler, hardly any timing, and size as the objective: on a model this small int8 is no faster, so speed decides by luck."""
+    """No compiler, hardly any timing, and size as the objective: on a model this small int8 is no faster, so
+    speed decides by luck.
+    """
     return {**SIZE, "tuning": {**SIZE["tuning"], **tuning}}
 
 
@@ -67,4 +74,9 @@ def digits() -> Digits:
         nn.functional.cross_entropy(model(x[:1200]), y[:1200]).backward()
         optimizer.step()
     torch.random.set_rng_state(state)
-    return Digits(x[:1200], x[1200:], y[1200:], {name: tensor.detach().clone() for name, tensor in model.state_dict().items()})
+    return Digits(
+        x[:1200],
+        x[1200:],
+        y[1200:],
+        {name: tensor.detach().clone() for name, tensor in model.state_dict().items()},
+    )

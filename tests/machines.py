@@ -1,7 +1,8 @@
 """CPUs that a test can pretend to run on, and what skips a test where the real one has less than it needs.
 
 with pretending(AVX2): ...                                          # as if this CPU were an older one
-@pytest.mark.parametrize("scheme", runnable([INT8, BF16]))          # bf16 is skipped, with the reason, where it would be emulated
+@pytest.mark.parametrize("scheme", runnable([INT8, BF16]))          # bf16 is skipped, with the reason, where
+it would be emulated
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from octune.plan import Scheme
 
 AVX2 = Machine("a CPU with AVX2", "x86_64", 2, ("sse4_1", "avx", "avx2"), None)
 VNNI = Machine("a CPU with VNNI", "x86_64", 2, (*AVX2.features, "avx512f", "avx512_vnni"), None)
-AMX = Machine("a CPU with AMX", "x86_64", 2, (*VNNI.features, "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"), None)
+AMX = Machine(
+    "a CPU with AMX", "x86_64", 2, (*VNNI.features, "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"), None
+)
 ARM = Machine("an ARM CPU", "aarch64", 2, ("asimddp", "i8mm", "bf16"), None)
 
 NO_BF16 = f"this CPU ({probe_machine().generation}) has no bf16 instructions, so bf16 is not offered"
@@ -25,4 +28,7 @@ needs_bf16 = pytest.mark.skipif(not probe_machine().bf16, reason=NO_BF16)
 
 def runnable(schemes: Iterable[Scheme]) -> list[Any]:
     """Schemes as parameters of a test; those that this CPU would only emulate are skipped."""
-    return [pytest.param(scheme, id=str(scheme), marks=needs_bf16 if scheme.dtype == "bf16" else ()) for scheme in schemes]
+    return [
+        pytest.param(scheme, id=str(scheme), marks=needs_bf16 if scheme.dtype == "bf16" else ())
+        for scheme in schemes
+    ]

@@ -1,4 +1,6 @@
-"""Which weights a CPU without an int8 dot product adds the products of, written down once more: slowly, and weight by weight."""
+"""Which weights a CPU without an int8 dot product adds the products of, written down once more: slowly, and
+weight by weight.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,15 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def largest_pairs(values: Array) -> Array:
-    """For every output of a weight (outputs, inputs, *kernel): the most that two neighbours of one sign add up to."""
-    return np.array([max((_together(a, b) for a, b in _neighbours(output.reshape(len(output), -1))), default=0) for output in values])
+    """For every output of a weight (outputs, inputs, *kernel): the most that two neighbours of one sign add
+    up to.
+    """
+    return np.array(
+        [
+            max((_together(a, b) for a, b in _neighbours(output.reshape(len(output), -1))), default=0)
+            for output in values
+        ]
+    )
 
 
 def _together(a: int, b: int) -> int:
@@ -20,9 +29,15 @@ def _together(a: int, b: int) -> int:
 
 
 def _neighbours(output: Array) -> list[tuple[int, int]]:
-    """Pairs of (inputs, positions): inputs 2i and 2i + 1 at one position, or any two if an odd number of inputs has several positions."""
+    """Pairs of (inputs, positions): inputs 2i and 2i + 1 at one position, or any two if an odd number of
+    inputs has several positions.
+    """
     inputs, positions = output.shape
     if inputs % 2 and positions > 1:
         return list(combinations(output.reshape(-1).tolist(), 2))
     padded = np.vstack([output, np.zeros((inputs % 2, positions), output.dtype)]).tolist()
-    return [pair for even, odd in zip(padded[::2], padded[1::2], strict=True) for pair in zip(even, odd, strict=True)]
+    return [
+        pair
+        for even, odd in zip(padded[::2], padded[1::2], strict=True)
+        for pair in zip(even, odd, strict=True)
+    ]

@@ -1,4 +1,6 @@
-"""What is known before anything is evaluated: harm and cost of every op, and the plan that would be tried first."""
+"""What is known before anything is evaluated: harm and cost of every op, and the plan that would be tried
+first.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from tests.digits import config, digits
 
 
 def with_outliers(factor: float = 300.0) -> nn.Sequential:
-    """Three channels before the second linear are ``factor`` times as large; in fp32 the model computes the same."""
+    """Three channels before the second linear are ``factor`` times as large; in fp32 the model computes the
+    same.
+    """
     model = digits().model()
     with torch.no_grad():
         model[0].weight[:3] *= factor

@@ -23,7 +23,16 @@ def report(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def run(report: Any) -> Any:
-    where = {"date": "today", "cpu": "a CPU", "cores": 2, "threads": 2, "features": ["vnni"], "python": "3", "versions": {}, "load": 0.1}
+    where = {
+        "date": "today",
+        "cpu": "a CPU",
+        "cores": 2,
+        "threads": 2,
+        "features": ["vnni"],
+        "python": "3",
+        "versions": {},
+        "load": 0.1,
+    }
     model = report.ModelRun("m", "A model", "fp32", ["fp32", "peer", "broken", "ours"])
     model.median_ms = {"b1": {"fp32": 40.0, "ours": 10.0}}
     model.error, model.build_seconds = {"ours": 0.0123}, {"ours": 2.0}
@@ -35,7 +44,10 @@ def test_a_table_says_who_is_missing_and_why(run: Any) -> None:
     model = run.models[0]
     assert model.rows()[0] == ["b1", "1.00x (40.0 ms)", "not installed", "failed", "4.00x (10.0 ms)"]
     assert model.rows()[1] == ["output error", "-", "-", "-", "0.0123"]
-    assert model.remarks_on(verbose=False) == ["peer: not installed: pip install peer", "broken failed: ValueError: no"]
+    assert model.remarks_on(verbose=False) == [
+        "peer: not installed: pip install peer",
+        "broken failed: ValueError: no",
+    ]
 
 
 def test_scores_come_with_their_change_from_fp32(run: Any) -> None:
@@ -44,7 +56,9 @@ def test_scores_come_with_their_change_from_fp32(run: Any) -> None:
     assert model.rows()[1] == ["accuracy", "90.00", "not installed", "failed", "89.50 (-0.50)"]
 
 
-def test_every_family_writes_its_own_section_and_leaves_the_rest_alone(report: Any, run: Any, tmp_path: Path) -> None:
+def test_every_family_writes_its_own_section_and_leaves_the_rest_alone(
+    report: Any, run: Any, tmp_path: Path
+) -> None:
     page = tmp_path / "docs" / "page.md"
     other = replace(run, family=replace(run.family, name="b_speed", title="B: speed"))
     report.write_markdown(page, run)
@@ -65,10 +79,17 @@ def test_a_run_survives_json(report: Any, run: Any) -> None:
 def test_models_that_were_not_run_keep_their_table(report: Any, run: Any, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     report.write_markdown(page, run)
-    later = replace(run, models=[replace(run.models[0], title="Another", median_ms={"b1": {"fp32": 9.0, "ours": 3.0}})])
+    later = replace(
+        run, models=[replace(run.models[0], title="Another", median_ms={"b1": {"fp32": 9.0, "ours": 3.0}})]
+    )
     report.write_markdown(page, later)
     text = page.read_text()
-    assert text.index("### A model") < text.index("4.00x (10.0 ms)") < text.index("### Another") < text.index("3.00x (3.0 ms)")
+    assert (
+        text.index("### A model")
+        < text.index("4.00x (10.0 ms)")
+        < text.index("### Another")
+        < text.index("3.00x (3.0 ms)")
+    )
     assert text.count("today") == 2
     report.write_markdown(page, later)
     assert page.read_text() == text

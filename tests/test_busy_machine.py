@@ -1,4 +1,6 @@
-"""A run beside processes that want every core: an honest word that speeds cannot be compared, and nothing that a run alone refutes."""
+"""A run beside processes that want every core: an honest word that speeds cannot be compared, and nothing
+that a run alone refutes.
+"""
 
 from __future__ import annotations
 

@@ -22,15 +22,35 @@ from transformers import BertConfig, BertForSequenceClassification, BertTokenize
 from octune.cli import main
 
 OCTUNE = [sys.executable, "-c", "from octune.cli import main; main()"]
-WORDS = ["good", "great", "fine", "lovely", "bad", "awful", "poor", "dull", "the", "film", "was", "a", "very", "plot", "and"]
+WORDS = [
+    "good",
+    "great",
+    "fine",
+    "lovely",
+    "bad",
+    "awful",
+    "poor",
+    "dull",
+    "the",
+    "film",
+    "was",
+    "a",
+    "very",
+    "plot",
+    "and",
+]
 
 
 def run(*arguments: str, cwd: Path, check: bool = False, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*OCTUNE, *arguments], cwd=cwd, check=check, capture_output=True, text=True, timeout=600, **options)
+    return subprocess.run(
+        [*OCTUNE, *arguments], cwd=cwd, check=check, capture_output=True, text=True, timeout=600, **options
+    )
 
 
 @pytest.fixture
-def inside(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def inside(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
     """The command run in this process, for what ends before any work begins: exit code, output, errors."""
 
     def call(*arguments: str) -> tuple[int, str, str]:
@@ -63,7 +83,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         lines = ["sentence\tlabel", *(f"{text}\t{label}" for text, label in rows[split])]
         (data / f"{split}.tsv").write_text("\n".join(lines) + "\n")
     torch.manual_seed(0)
-    config = BertConfig(vocab_size=20, hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256)
+    config = BertConfig(
+        vocab_size=20, hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256
+    )
     model = BertForSequenceClassification(config).train()
     optimizer = torch.optim.Adam(model.parameters(), 5e-4)
     for _ in range(20):
@@ -77,7 +99,12 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.save_pretrained(folder / "model")
     np.savez(
         folder / "data.npz",
-        **{key: np.asarray(value) for key, value in tokenizer([t for t, _ in rows["dev"]], return_tensors="np", padding=True).items()},
+        **{
+            key: np.asarray(value)
+            for key, value in tokenizer(
+                [t for t, _ in rows["dev"]], return_tensors="np", padding=True
+            ).items()
+        },
         label=np.asarray([label for _, label in rows["dev"]]),
     )
     (folder / "mine.py").write_text(
@@ -86,7 +113,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "def build():\n    return BertForSequenceClassification.from_pretrained('model')\n"
         "def arrays():\n    data = np.load('data.npz')\n"
         "    names = ('input_ids', 'attention_mask')\n"
-        "    return [({n: data[n][i:i+20] for n in names}, data['label'][i:i+20]) for i in range(0, 200, 20)]\n"
+        "    return [({n: data[n][i:i+20] for n in names}, data['label'][i:i+20]) for i in range(0, 200, "
+        "20)]\n"
         "def right(predictions, labels):\n    return (predictions.argmax(1) == labels).astype(float)\n"
         "def slow(predictions, labels):\n"
         "    open('calls.txt', 'a').write('x')\n"
@@ -102,7 +130,8 @@ def write(project: Path, name: str, **sections: Any) -> Path:
         "calibration": {"data": {"task": "sst-2", "folder": "SST-2"}},
         "evaluation": {"data": {"task": "sst-2", "folder": "SST-2"}},
         "performance": {"compile": "never", "iterations": 3},
-        "tuning": {"objective": "modelsize"},  # int8 is always smaller; on a model this small it need not be faster
+        # int8 is always smaller; on a model this small it need not be faster
+        "tuning": {"objective": "modelsize"},
     }
     path = project / name
     path.write_text(yaml.safe_dump({**base, **sections}))
@@ -120,7 +149,9 @@ def test_a_task_folder_drives_a_whole_run(project: Path) -> None:
     assert report["baseline"]["score"]["value"] > 0.9
     assert (project / "task.yaml").read_bytes() == before
     code = "import octune; m = octune.load('ws-task/model'); print(type(m).__name__)"
-    loaded = subprocess.run([sys.executable, "-c", code], cwd=project, capture_output=True, text=True, check=True)
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], cwd=project, capture_output=True, text=True, check=True
+    )
     assert loaded.stdout.strip() == "BertForSequenceClassification"
 
 
@@ -136,11 +167,21 @@ def test_analyze_needs_no_evaluation_data(project: Path) -> None:
 
 @pytest.mark.parametrize(
     ("model", "data", "metric"),
-    [("mine:build", "mine:arrays", "mine:right"), ("model", "data.npz", "accuracy"), ("mine:build", "data.npz", "f1")],
+    [
+        ("mine:build", "mine:arrays", "mine:right"),
+        ("model", "data.npz", "accuracy"),
+        ("mine:build", "data.npz", "f1"),
+    ],
 )
 def test_factories_arrays_and_functions(project: Path, model: str, data: str, metric: str) -> None:
     name = f"{model}-{data}-{metric}.yaml".replace(":", "_")
-    write(project, name, model={"path": model}, calibration={"data": data}, evaluation={"data": data, "metric": metric})
+    write(
+        project,
+        name,
+        model={"path": model},
+        calibration={"data": data},
+        evaluation={"data": data, "metric": metric},
+    )
     done = run("tune", name, "--workspace", f"ws-{name}", "--quiet", cwd=project)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("met: ")
@@ -148,7 +189,9 @@ def test_factories_arrays_and_functions(project: Path, model: str, data: str, me
 
 
 def test_exit_code_1_when_the_criterion_is_not_met(project: Path) -> None:
-    write(project, "gain.yaml", criterion={"absolute": -2.0}, tuning={"max_trials": 1, "objective": "modelsize"})
+    write(
+        project, "gain.yaml", criterion={"absolute": -2.0}, tuning={"max_trials": 1, "objective": "modelsize"}
+    )
     done = run("tune", "gain.yaml", "--workspace", "ws-gain", cwd=project)
     assert done.returncode == 1, done.stderr
     assert "NOT met" in done.stdout
@@ -169,7 +212,9 @@ def test_exit_code_1_when_the_criterion_is_not_met(project: Path) -> None:
         ({"tuning": {"strategy": "exhaustiv"}}, ["exhaustiv", "exhaustive"]),
     ],
 )
-def test_bad_input_is_one_message_and_exit_code_2(project: Path, inside: Any, sections: dict[str, Any], words: list[str]) -> None:
+def test_bad_input_is_one_message_and_exit_code_2(
+    project: Path, inside: Any, sections: dict[str, Any], words: list[str]
+) -> None:
     write(project, "bad.yaml", **sections)
     code, output, errors = inside("tune", "bad.yaml", "--workspace", "ws-bad")
     assert code == 2, output + errors
@@ -182,7 +227,12 @@ def test_ops_can_be_kept_by_name(project: Path) -> None:
     write(
         project,
         "ops.yaml",
-        quantization={"ops": {"classifier": {"weight": {"dtype": "fp32"}}, "bert\\.pooler\\..*": {"activation": {"dtype": "fp32"}}}},
+        quantization={
+            "ops": {
+                "classifier": {"weight": {"dtype": "fp32"}},
+                "bert\\.pooler\\..*": {"activation": {"dtype": "fp32"}},
+            }
+        },
     )
     done = run("tune", "ops.yaml", "--workspace", "ws-ops", "--json", cwd=project)
     assert done.returncode == 0, done.stderr
@@ -203,11 +253,16 @@ def test_killed_and_resumed_it_ends_with_the_same_winner(project: Path) -> None:
     whole = run("tune", "slow.yaml", "--workspace", "ws-whole", "--json", cwd=project)
     assert whole.returncode == 1, whole.stderr
     process = subprocess.Popen(
-        [*OCTUNE, "tune", "slow.yaml", "--workspace", "ws-killed"], cwd=project, env={**os.environ, "SLOW": "2"}, stdout=subprocess.DEVNULL
+        [*OCTUNE, "tune", "slow.yaml", "--workspace", "ws-killed"],
+        cwd=project,
+        env={**os.environ, "SLOW": "2"},
+        stdout=subprocess.DEVNULL,
     )
     journal = project / "ws-killed" / "journal.jsonl"
     deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not (journal.exists() and journal.read_text().count('"event": "trial"') >= 1):
+    while time.monotonic() < deadline and not (
+        journal.exists() and journal.read_text().count('"event": "trial"') >= 1
+    ):
         time.sleep(0.1)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -215,7 +270,9 @@ def test_killed_and_resumed_it_ends_with_the_same_winner(project: Path) -> None:
     (project / "calls.txt").unlink()
     resumed = run("resume", "ws-killed", "--json", cwd=project)
     assert resumed.returncode == 1, resumed.stderr
-    assert json.loads(resumed.stdout)["best"]["plan_digest"] == json.loads(whole.stdout)["best"]["plan_digest"]
+    assert (
+        json.loads(resumed.stdout)["best"]["plan_digest"] == json.loads(whole.stdout)["best"]["plan_digest"]
+    )
     assert len((project / "calls.txt").read_text()) == 3 - finished
 
 
@@ -229,11 +286,14 @@ def test_ctrl_c_ends_with_the_best_so_far(project: Path) -> None:
     )
     process = subprocess.Popen(
         [*OCTUNE, "tune", "interrupted.yaml", "--workspace", "ws-int", "--json"],
-        cwd=project, env={**os.environ, "SLOW": "2"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=project, env={**os.environ, "SLOW": "2"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
     )  # fmt: skip
     journal = project / "ws-int" / "journal.jsonl"
     deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not (journal.exists() and journal.read_text().count('"event": "trial"') >= 1):
+    while time.monotonic() < deadline and not (
+        journal.exists() and journal.read_text().count('"event": "trial"') >= 1
+    ):
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=120)
@@ -252,7 +312,12 @@ def test_ctrl_c_ends_with_the_best_so_far(project: Path) -> None:
     ],
 )
 def test_ctrl_c_before_there_is_anything_to_hand_back(
-    project: Path, inside: Any, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], place: str, advice: str
+    project: Path,
+    inside: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    place: str,
+    advice: str,
 ) -> None:
     def interrupt(*args: Any, **options: Any) -> None:
         raise KeyboardInterrupt
@@ -267,7 +332,9 @@ def test_ctrl_c_before_there_is_anything_to_hand_back(
 
 
 def test_a_data_folder_that_is_missing_is_said_before_a_model_is_looked_for(inside: Any) -> None:
-    code, _, errors = inside("tune", "--task", "cola", "--model", "nobody/nothing", "--data", "no-such-folder")
+    code, _, errors = inside(
+        "tune", "--task", "cola", "--model", "nobody/nothing", "--data", "no-such-folder"
+    )
     assert code == 2
     assert "no-such-folder" in errors
     assert "nobody" not in errors

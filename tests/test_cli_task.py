@@ -26,7 +26,9 @@ def invoke(*words: str | Path) -> tuple[int, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["cola", "squad"])
-def test_a_task_needs_its_name_and_two_folders(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_needs_its_name_and_two_folders(
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if task == "squad":
         data = zoo.squad(tmp_path / "squad")
         model = zoo.reader(tmp_path / "model", data)
@@ -36,7 +38,19 @@ def test_a_task_needs_its_name_and_two_folders(task: str, tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     (tmp_path / "squad.yaml").write_text("performance: {compile: never}\n")  # a file may say the rest
     file = ["squad.yaml"] if task == "squad" else []
-    code, out = invoke("tune", *file, "--task", task, "--model", model, "--data", data, "--json", "--output", tmp_path / "int8")
+    code, out = invoke(
+        "tune",
+        *file,
+        "--task",
+        task,
+        "--model",
+        model,
+        "--data",
+        data,
+        "--json",
+        "--output",
+        tmp_path / "int8",
+    )
     report = json.loads(out)
     assert code == 0
     assert report["met"]
@@ -45,7 +59,8 @@ def test_a_task_needs_its_name_and_two_folders(task: str, tmp_path: Path, monkey
     assert (tmp_path / "int8" / "octune.json").is_file()
     [folder] = (tmp_path / "octune_runs").iterdir()
     assert folder.name.startswith(task)
-    assert load_config(folder / "config.yaml").evaluation.data is not None  # "octune resume" starts from there
+    # "octune resume" starts from there
+    assert load_config(folder / "config.yaml").evaluation.data is not None
     assert set(report["stages"]) >= {"baseline", "calibration", "harm", "trial"}
     code, out = invoke("analyze", "--task", task, "--model", model, "--data", data, "--json")
     assert code == 0
@@ -56,7 +71,9 @@ def test_options_replace_what_a_file_names(tmp_path: Path) -> None:
     from octune.cli import _named
     from octune.config import parse_config
 
-    base = parse_config({"model": {"path": "old"}, "calibration": {"samples": 8}, "tuning": {"strategy": "basic"}})
+    base = parse_config(
+        {"model": {"path": "old"}, "calibration": {"samples": 8}, "tuning": {"strategy": "basic"}}
+    )
     config = _named(base, "cola", "models/new", tmp_path, "models/tokenizer")
     assert config.model is not None
     assert config.model.path == "models/new"
@@ -64,7 +81,11 @@ def test_options_replace_what_a_file_names(tmp_path: Path) -> None:
     assert config.tuning.strategy == "basic"
     for section in (config.calibration, config.evaluation):
         assert section.data is not None
-        assert (section.data.task, section.data.folder, section.data.tokenizer) == ("cola", tmp_path, "models/tokenizer")
+        assert (section.data.task, section.data.folder, section.data.tokenizer) == (
+            "cola",
+            tmp_path,
+            "models/tokenizer",
+        )
 
 
 @pytest.mark.parametrize(
@@ -78,7 +99,9 @@ def test_options_replace_what_a_file_names(tmp_path: Path) -> None:
         (["--task", "colla", "--model", "m", "--data", "d"], "Did you mean 'cola'"),
     ],
 )
-def test_what_is_missing_is_said(words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_said(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as caught:
         invoke("tune", *words)

@@ -65,7 +65,9 @@ def test_a_better_score_never_does_worse(tolerance: float, baseline: float, valu
 @given(tolerances, values, values)
 def test_direction_is_a_mirror(tolerance: float, baseline: float, value: float) -> None:
     for kind in (Relative, Absolute):
-        assert passes(kind(tolerance), baseline, value) == passes(kind(tolerance, higher_is_better=False), -baseline, -value)
+        assert passes(kind(tolerance), baseline, value) == passes(
+            kind(tolerance, higher_is_better=False), -baseline, -value
+        )
 
 
 @given(st.floats(0, 0.5), values)
@@ -87,7 +89,7 @@ def test_criteria_say_what_they_mean() -> None:
     assert Absolute(0.5, higher_is_better=False).to_json() == {"absolute": 0.5, "higher_is_better": False}
 
 
-# -- verdicts with items ----------------------------------------------------------------------------------------------
+# -- verdicts with items -------------------------------------------------------------------------------------
 
 
 def hits(*right: int, n: int) -> Score:
@@ -97,7 +99,8 @@ def hits(*right: int, n: int) -> Score:
 
 
 def test_items_are_paired() -> None:
-    # Two models that agree on 990 of 1000 items are compared on the ten where they differ, not on two noisy means.
+    # Two models that agree on 990 of 1000 items are compared on the ten where they differ, not on two noisy
+    # means.
     base = np.arange(1000) % 10 != 0
     other = base.copy()
     other[:20:2] = ~other[:20:2]
@@ -194,7 +197,7 @@ def test_a_black_box_verdict_reads_well() -> None:
     assert Verdict("fail", 0.02, 0.01).needed is None
 
 
-# -- with a confidence ------------------------------------------------------------------------------------------------
+# -- with a confidence ---------------------------------------------------------------------------------------
 
 
 def paired(before: object, after: object, limits: tuple[float, float] | None = None) -> tuple[Score, Score]:
@@ -240,7 +243,11 @@ def test_a_confidence_is_at_least_a_half_and_below_one(confidence: object) -> No
 
 def test_criteria_with_a_confidence_say_so() -> None:
     assert str(Relative(0.01, confidence=0.95)) == "at most 1.00% of the fp32 score lost, with 95% confidence"
-    assert Absolute(1, confidence=0.9).to_json() == {"absolute": 1, "higher_is_better": True, "confidence": 0.9}
+    assert Absolute(1, confidence=0.9).to_json() == {
+        "absolute": 1,
+        "higher_is_better": True,
+        "confidence": 0.9,
+    }
 
 
 def test_needed_is_how_many_decide() -> None:
@@ -249,7 +256,9 @@ def test_needed_is_how_many_decide() -> None:
     assert needed is not None
     assert 280 < needed < 320  # none lost in 299 items bounds the share by 1 %
     for n, outcome in ((round(needed * 0.9), "undecidable"), (round(needed * 1.1), "pass")):
-        assert Relative(0.01, confidence=0.95).judge(*paired(np.ones(n), np.ones(n), (0, 1))).outcome == outcome
+        assert (
+            Relative(0.01, confidence=0.95).judge(*paired(np.ones(n), np.ones(n), (0, 1))).outcome == outcome
+        )
     after = np.ones(1000)
     after[:5] = 0
     needed = Relative(0.01, confidence=0.95).judge(*paired(np.ones(1000), after, (0, 1))).needed
@@ -268,7 +277,8 @@ def test_at_the_limit_itself_no_number_of_items_decides() -> None:
         assert Absolute(drop).judge(*paired(before, after, (0, 1))).needed is None
 
 
-# False passes, by simulation: the candidate truly loses just what is allowed, or a hair more, so every pass is a false one.
+# False passes, by simulation: the candidate truly loses just what is allowed, or a hair more, so every pass
+# is a false one.
 RARE = {
     "none is ever gained, few are lost": (0.9, 0.009, 0.0),
     "few flips": (0.9, 0.014, 0.005),
@@ -291,12 +301,16 @@ def test_false_passes_with_flipped_answers(case: str, n: int) -> None:
     criterion = Relative(0.01, confidence=0.95)
     right, lost, gained = RARE[case]
     assert lost - gained == pytest.approx(0.01 * right)
-    passed = sum(criterion.judge(*paired(*flips(rng, n, right, lost, gained), (0, 1))).passed for _ in range(RUNS))
+    passed = sum(
+        criterion.judge(*paired(*flips(rng, n, right, lost, gained), (0, 1))).passed for _ in range(RUNS)
+    )
     assert passed / RUNS <= most(RUNS)
 
 
 def test_the_normal_interval_would_pass_them() -> None:
-    """Why there is more to it than a mean and its spread: these are the same draws, judged by the normal bound."""
+    """Why there is more to it than a mean and its spread: these are the same draws, judged by the normal
+    bound.
+    """
     rng = np.random.default_rng(50)
     wrong = 0
     for _ in range(RUNS):
@@ -313,9 +327,19 @@ def test_false_passes_with_continuous_items(kind: str, n: int) -> None:
     for _ in range(runs):
         errors = rng.exponential(1.0, n)
         if kind == "squared errors":
-            before, after, limits, higher = errors, errors * (1.02 + rng.normal(0, 0.3, n)), (0, math.inf), False
+            before, after, limits, higher = (
+                errors,
+                errors * (1.02 + rng.normal(0, 0.3, n)),
+                (0, math.inf),
+                False,
+            )
         elif kind == "rare large errors":
-            before, after, limits, higher = errors, errors + (rng.random(n) < 0.02) * rng.exponential(1.0, n), (0, math.inf), False
+            before, after, limits, higher = (
+                errors,
+                errors + (rng.random(n) < 0.02) * rng.exponential(1.0, n),
+                (0, math.inf),
+                False,
+            )
         elif kind == "skewed":
             before, limits, higher = errors**2, (0, math.inf), False
             after = before * (1 + 0.01 * rng.exponential(1.0, n) ** 2)
@@ -349,14 +373,18 @@ def test_false_passes_with_a_metric_that_is_no_mean(name: str) -> None:
 
 
 def test_certain_losses_still_pass_where_they_are_allowed() -> None:
-    """Caution has its price, but it must not refuse everything: half of what is allowed, on as many items as SQuAD has, passes."""
+    """Caution has its price, but it must not refuse everything: half of what is allowed, on as many items as
+    SQuAD has, passes.
+    """
     rng = np.random.default_rng(4)
     criterion = Relative(0.01, confidence=0.95)
-    passed = [criterion.judge(*paired(*flips(rng, 10_570, 0.88, 0.0144, 0.01), (0, 1))).passed for _ in range(100)]
+    passed = [
+        criterion.judge(*paired(*flips(rng, 10_570, 0.88, 0.0144, 0.01), (0, 1))).passed for _ in range(100)
+    ]
     assert np.mean(passed) > 0.8
 
 
-# -- stopped early ----------------------------------------------------------------------------------------------------
+# -- stopped early -------------------------------------------------------------------------------------------
 
 
 def test_a_score_that_was_stopped_early_fails() -> None:

@@ -34,7 +34,9 @@ class Indexed:
         return index
 
 
-@pytest.mark.parametrize("data", [[0, 1, 2], (0, 1, 2), Loader(3), Indexed(), range(3), lambda: iter([0, 1, 2]), lambda: [0, 1, 2]])
+@pytest.mark.parametrize(
+    "data", [[0, 1, 2], (0, 1, 2), Loader(3), Indexed(), range(3), lambda: iter([0, 1, 2]), lambda: [0, 1, 2]]
+)
 def test_forms_that_can_be_walked_again(data: object) -> None:
     batches = as_batches(data, role="evaluation")
     assert list(batches) == [0, 1, 2]
@@ -113,7 +115,7 @@ def test_an_error_of_the_users_own_loader_comes_through() -> None:
         list(as_batches(broken, role="evaluation"))
 
 
-# -- picking by number ------------------------------------------------------------------------------------------------
+# -- picking by number ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("data", [["a", "b", "c"], ("a", "b", "c"), iter(["a", "b", "c"])])

@@ -1,4 +1,6 @@
-"""The documents say what is there: snippets work, commands and links exist, no key is forgotten, nothing is promised that is missing."""
+"""The documents say what is there: snippets work, commands and links exist, no key is forgotten, nothing is
+promised that is missing.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,15 @@ SOURCES = sorted(
     if path.suffix in (".py", ".md", ".yaml")
 )
 # Hosts that documents and code may point to: public ones, known to everybody.
-HOSTS = {"pypi.org", "download.pytorch.org", "gluebenchmark.com", "keepachangelog.com", "semver.org", "github.com", "huggingface.co"}
+HOSTS = {
+    "pypi.org",
+    "download.pytorch.org",
+    "gluebenchmark.com",
+    "keepachangelog.com",
+    "semver.org",
+    "github.com",
+    "huggingface.co",
+}
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -79,7 +89,11 @@ def test_yaml_snippets_load(page: Path, number: int) -> None:
 
 
 def test_errors_are_shown_as_they_are_printed() -> None:
-    shown = re.findall(r"^```yaml error\n(.*?)^```\n\n```text\n(.*?)^```$", (ROOT / "docs/configuration.md").read_text(), re.M | re.S)
+    shown = re.findall(
+        r"^```yaml error\n(.*?)^```\n\n```text\n(.*?)^```$",
+        (ROOT / "docs/configuration.md").read_text(),
+        re.M | re.S,
+    )
     assert len(shown) == len(snippets(ROOT / "docs/configuration.md", "yaml error")) >= 4
     for text, message in shown:
         with pytest.raises(ConfigError) as caught:
@@ -87,7 +101,7 @@ def test_errors_are_shown_as_they_are_printed() -> None:
         assert str(caught.value) == message.rstrip("\n")
 
 
-# -- commands ---------------------------------------------------------------------------------------------------------
+# -- commands ------------------------------------------------------------------------------------------------
 
 
 def cli() -> dict[str, Any]:
@@ -123,7 +137,7 @@ def test_scripts_that_are_named_exist(page: Path) -> None:
         assert (ROOT / name).exists(), f"{page.name} names {name}"
 
 
-# -- links and names --------------------------------------------------------------------------------------------------
+# -- links and names -----------------------------------------------------------------------------------------
 
 
 @pages
@@ -144,7 +158,9 @@ def test_tests_that_are_named_exist(page: Path) -> None:
 def test_the_readme_names_real_fields_of_a_result() -> None:
     text = (ROOT / "README.md").read_text()
     table = text.partition("| `result.` | is |")[2].partition("\n\n")[0]
-    names = re.findall(r"`(\w+)`", "\n".join(row.split("|")[1] for row in table.splitlines() if row.count("|") > 2))
+    names = re.findall(
+        r"`(\w+)`", "\n".join(row.split("|")[1] for row in table.splitlines() if row.count("|") > 2)
+    )
     assert {"met", "model", "plan", "baseline", "best", "trials", "front", "stopped_because"} <= set(names)
     fields = {*Result.__dataclass_fields__, *vars(Result)}
     assert set(names) <= fields
@@ -156,12 +172,16 @@ def test_the_tree_of_errors_is_complete() -> None:
 
 
 def test_every_strategy_is_there_and_described() -> None:
-    assert set(Config.model_json_schema()["$defs"]["Tuning"]["properties"]["strategy"]["enum"]) == set(STRATEGIES)
-    rows = re.findall(r"^\| `(\w+)`.* \|$", (ROOT / "docs/strategies.md").read_text().partition("## ")[0], re.MULTILINE)
+    assert set(Config.model_json_schema()["$defs"]["Tuning"]["properties"]["strategy"]["enum"]) == set(
+        STRATEGIES
+    )
+    rows = re.findall(
+        r"^\| `(\w+)`.* \|$", (ROOT / "docs/strategies.md").read_text().partition("## ")[0], re.MULTILINE
+    )
     assert set(rows) == set(STRATEGIES)
 
 
-# -- configuration ----------------------------------------------------------------------------------------------------
+# -- configuration -------------------------------------------------------------------------------------------
 
 
 def make_configuration() -> Any:
@@ -207,7 +227,11 @@ def test_every_key_of_a_dialect_is_in_its_table(name: str, heading: str) -> None
         for key in expanded(span)
     }
     known = {row.old for row in DIALECTS[name].rows}
-    unnamed = {key for key in known if not any(key == one or (one[0] == "…" and key.endswith(one[1:])) for one in named)}
+    unnamed = {
+        key
+        for key in known
+        if not any(key == one or (one[0] == "…" and key.endswith(one[1:])) for one in named)
+    }
     assert not unnamed
     assert {one for one in named if one[0] != "…"} <= known
 
@@ -218,11 +242,13 @@ def test_metrics_and_tasks_are_listed() -> None:
     assert set(task_names()) <= named
 
 
-# -- what has no place in the project ---------------------------------------------------------------------------------
+# -- what has no place in the project ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "path", [*PAGES, *SOURCES, ROOT / "Makefile", ROOT / "pyproject.toml"], ids=lambda path: str(path.relative_to(ROOT))
+    "path",
+    [*PAGES, *SOURCES, ROOT / "Makefile", ROOT / "pyproject.toml"],
+    ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_no_path_or_host_of_one_machine_is_left_behind(path: Path) -> None:
     text = path.read_text()

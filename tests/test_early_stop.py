@@ -1,4 +1,6 @@
-"""A bad plan of a real model is stopped early; the answer is the same, also when the run is resumed, or certified on data held out."""
+"""A bad plan of a real model is stopped early; the answer is the same, also when the run is resumed, or
+certified on data held out.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def data() -> Iterator[Digits]:
 
 
 def fragile(data: Digits) -> nn.Sequential:
-    """The trained network with a few channels blown up and taken back behind the ReLU: the same in fp32, ruined by int8."""
+    """The trained network with a few channels blown up and taken back behind the ReLU: the same in fp32,
+    ruined by int8.
+    """
     model = data.model()
     with torch.no_grad():
         for first, second in ((model[0], model[2]), (model[2], model[4])):
@@ -53,7 +57,9 @@ class Counted:
         return batch
 
 
-def tune(data: Digits, evaluation: Any = None, workspace: Path | None = None, **options: Any) -> octune.Result:
+def tune(
+    data: Digits, evaluation: Any = None, workspace: Path | None = None, **options: Any
+) -> octune.Result:
     settings: dict[str, Any] = {
         **config(strategy="basic", max_trials=4),
         "quantization": {"approach": "static", "activation": {"algorithm": "minmax"}},
@@ -62,7 +68,9 @@ def tune(data: Digits, evaluation: Any = None, workspace: Path | None = None, **
         settings["workspace"] = {"path": workspace, "resume": True}
     evaluation = data.labelled(4) if evaluation is None and "evaluate" not in options else evaluation
     options = {"metric": "accuracy", **options} if "evaluate" not in options else options
-    return octune.tune(fragile(data), calibration=data.batches(), evaluation=evaluation, config=settings, **options)
+    return octune.tune(
+        fragile(data), calibration=data.batches(), evaluation=evaluation, config=settings, **options
+    )
 
 
 def test_a_bad_plan_is_stopped_early(data: Digits) -> None:
@@ -76,9 +84,15 @@ def test_a_bad_plan_is_stopped_early(data: Digits) -> None:
     assert first.score.n < len(data.test) / 3
     assert first.verdict.outcome == "fail"
     assert first.verdict.stopped is not None
-    assert first.verdict.stopped.startswith(f"stopped after {first.score.n} of {len(data.test)} items: fails ")
+    assert first.verdict.stopped.startswith(
+        f"stopped after {first.score.n} of {len(data.test)} items: fails "
+    )
     assert batches.asked < len(batches) * (1 + len(result.trials))
-    assert all(trial.score is not None and not trial.score.partial for trial in (result.baseline, *result.trials) if trial.passed)
+    assert all(
+        trial.score is not None and not trial.score.partial
+        for trial in (result.baseline, *result.trials)
+        if trial.passed
+    )
     assert first not in result.front
 
 
@@ -137,31 +151,48 @@ def test_a_function_with_a_subset(data: Digits) -> None:
     assert sum(asked[1:]) < len(data.test) * len(result.trials)
 
 
-# -- confidence -------------------------------------------------------------------------------------------------------
+# -- confidence ----------------------------------------------------------------------------------------------
 
 
 def test_confidence_in_the_configuration(data: Digits) -> None:
     settings = {**config(), "criterion": {"relative": "1%", "confidence": 0.95}}
-    result = octune.tune(data.model(), calibration=data.batches(), metric="accuracy", evaluation=data.labelled(4), config=settings)
+    result = octune.tune(
+        data.model(),
+        calibration=data.batches(),
+        metric="accuracy",
+        evaluation=data.labelled(4),
+        config=settings,
+    )
     assert result.criterion == octune.Relative(0.01, confidence=0.95)
     for trial in result.trials:
         assert trial.verdict is not None
         assert trial.verdict.confidence == 0.95
-        assert trial.passed is (trial.verdict.bound is not None and trial.verdict.bound <= trial.verdict.allowed)
+        assert trial.passed is (
+            trial.verdict.bound is not None and trial.verdict.bound <= trial.verdict.allowed
+        )
     assert result.baseline.passed
 
 
 def test_confidence_needs_items(data: Digits) -> None:
-    with pytest.raises(ConfigError, match=r"criterion.confidence is 0.95, which needs one score per item, and 'accuracy' gives a single"):
+    with pytest.raises(
+        ConfigError,
+        match=r"criterion.confidence is 0.95, which needs one score per item, and 'accuracy' gives a single",
+    ):
         tune(data, evaluate=data.accuracy, criterion=octune.Relative(0.01, confidence=0.95))
 
 
-# -- certify ----------------------------------------------------------------------------------------------------------
+# -- certify -------------------------------------------------------------------------------------------------
 
 
 def plain(data: Digits, **options: Any) -> octune.Result:
     options = {"metric": "accuracy", "evaluation": data.labelled(4), **options}
-    return octune.tune(data.model(), calibration=data.batches(), config=options.pop("config", config()), certify="holdout", **options)
+    return octune.tune(
+        data.model(),
+        calibration=data.batches(),
+        config=options.pop("config", config()),
+        certify="holdout",
+        **options,
+    )
 
 
 def test_certified_on_data_held_out(data: Digits) -> None:

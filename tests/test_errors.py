@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from octune.errors import summary
 
 CORE = "Exception from src/inference/src/cpp/core.cpp:84:"
-CHECK = "Check 'shape.compatible(ov::PartialShape(tensor->get_shape()))' failed at src/plugins/intel_cpu/src/infer_request.cpp:385:"
+CHECK = (
+    "Check 'shape.compatible(ov::PartialShape(tensor->get_shape()))' failed at "
+    "src/plugins/intel_cpu/src/infer_request.cpp:385:"
+)
 
 
 @pytest.mark.parametrize(
@@ -22,9 +25,13 @@ CHECK = "Check 'shape.compatible(ov::PartialShape(tensor->get_shape()))' failed 
         ("it failed:\n  for this reason", "it failed:"),  # only where an error comes from is passed over
         ("node.cpp:12: it failed\nanother", "node.cpp:12: it failed"),
         (f"{CORE}\nUnable to read the model\n\n", "Unable to read the model"),
-        (f"{CORE}\nException from src/inference/src/dev/plugin.cpp:54:\n{CHECK}\nThe shapes differ\n\n\n", "The shapes differ"),
         (
-            f"{CORE}\nCheck 'false' failed at src/report.cpp:151:\nFrontEnd API failed with OpConversionFailure:\n"
+            f"{CORE}\nException from src/inference/src/dev/plugin.cpp:54:\n{CHECK}\nThe shapes differ\n\n\n",
+            "The shapes differ",
+        ),
+        (
+            f"{CORE}\nCheck 'false' failed at src/report.cpp:151:\nFrontEnd API failed with "
+            "OpConversionFailure:\n"
             "Model wasn't fully converted.\nSummary:\n-- No conversion rule found for operations: my.Foo\n\n",
             "Model wasn't fully converted. -- No conversion rule found for operations: my.Foo",
         ),
@@ -61,7 +68,10 @@ def test_it_is_one_short_line_that_is_not_empty(message: str) -> None:
 def test_what_openvino_really_says(tmp_path: Path) -> None:
     openvino = pytest.importorskip("openvino")
     (tmp_path / "broken.onnx").write_bytes(b"not a model")
-    for name, said in (("broken.onnx", "Unable to read the model"), ("missing.onnx", "Could not open the file")):
+    for name, said in (
+        ("broken.onnx", "Unable to read the model"),
+        ("missing.onnx", "Could not open the file"),
+    ):
         with pytest.raises(RuntimeError) as caught:
             openvino.Core().read_model(str(tmp_path / name))
         assert str(caught.value).startswith("Exception from src/")  # or else this tests nothing

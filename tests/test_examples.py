@@ -1,4 +1,6 @@
-"""The examples run: the quickstart in a process of its own, and every YAML file is a configuration that can be used."""
+"""The examples run: the quickstart in a process of its own, and every YAML file is a configuration that can
+be used.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from octune.search import STRATEGIES
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda path: str(path.relative_to(EXAMPLES)))
+@pytest.mark.parametrize(
+    "path", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda path: str(path.relative_to(EXAMPLES))
+)
 def test_every_yaml_file_loads(path: Path) -> None:
     config = load_config(path)
     assert config.model is not None

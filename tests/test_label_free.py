@@ -60,11 +60,18 @@ def test_labels_in_the_data_are_not_looked_at(batches: list[Any]) -> None:
 
 def test_a_model_that_int8_breaks_does_not_pass(batches: list[Any]) -> None:
     model: Any = digits().model()
-    with torch.no_grad():  # two features that only ever cancel: fp32 says the same, the range of int8 is theirs
-        model[0].weight[1], model[0].bias[1], model[0].bias[0] = model[0].weight[0], model[0].bias[0] + 3e4, model[0].bias[0] + 3e4
+    # two features that only ever cancel: fp32 says the same, the range of int8 is theirs
+    with torch.no_grad():
+        model[0].weight[1], model[0].bias[1], model[0].bias[0] = (
+            model[0].weight[0],
+            model[0].bias[0] + 3e4,
+            model[0].bias[0] + 3e4,
+        )
         model[2].weight[:, 1] = -model[2].weight[:, 0]
     options = {**config(strategy="basic"), "quantization": {"activation": {"algorithm": "minmax"}}}
-    result = octune.tune(model, calibration=batches[:4], evaluation=batches[4:], metric="agreement", config=options)
+    result = octune.tune(
+        model, calibration=batches[:4], evaluation=batches[4:], metric="agreement", config=options
+    )
     first = result.trials[0]
     assert first.verdict is not None
     assert not first.verdict.passed

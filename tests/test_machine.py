@@ -1,4 +1,6 @@
-"""What a CPU can do is read from its flags, as far as oneDNN may use them; what cannot be tuned on is refused."""
+"""What a CPU can do is read from its flags, as far as oneDNN may use them; what cannot be tuned on is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ FLAGS = "fpu sse4_1 sse4_2 avx avx2 avx512f avx512bw avx512_vnni avx512_bf16 amx
 def cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., Machine]]:
     """A machine of that architecture, whose /proc/cpuinfo says this."""
 
-    def probed(text: str = f"processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: {FLAGS}\n", architecture: str = "x86_64") -> Machine:
+    def probed(
+        text: str = f"processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: {FLAGS}\n",
+        architecture: str = "x86_64",
+    ) -> Machine:
         cpuinfo = tmp_path / "cpuinfo"
         cpuinfo.write_text(text)
         monkeypatch.setattr(module, "Path", lambda name: cpuinfo)
@@ -59,14 +64,22 @@ def test_flags_that_matter_are_read_and_the_others_are_not(cpu: Callable[..., Ma
     ],
 )
 def test_what_onednn_may_not_use_is_not_there(
-    variable: str, level: str, generation: str, exact_int8: bool, bf16: bool, cpu: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch
+    variable: str,
+    level: str,
+    generation: str,
+    exact_int8: bool,
+    bf16: bool,
+    cpu: Callable[..., Machine],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(variable, level)
     machine = cpu()
     assert (machine.generation, machine.exact_int8, machine.bf16) == (generation, exact_int8, bf16)
 
 
-def test_a_limit_takes_away_and_adds_nothing(cpu: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_takes_away_and_adds_nothing(
+    cpu: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_VNNI")
     assert cpu("flags : sse4_1 avx avx2").features == ("sse4_1", "avx", "avx2")
 
@@ -83,7 +96,9 @@ def test_a_limit_that_is_set_while_we_run_counts(monkeypatch: pytest.MonkeyPatch
     assert probe_machine() == before
 
 
-@pytest.mark.parametrize(("machine", "exact_int8", "bf16"), [(AVX2, False, False), (VNNI, True, False), (AMX, True, True)])
+@pytest.mark.parametrize(
+    ("machine", "exact_int8", "bf16"), [(AVX2, False, False), (VNNI, True, False), (AMX, True, True)]
+)
 def test_what_follows_from_features(machine: Machine, exact_int8: bool, bf16: bool) -> None:
     assert (machine.exact_int8, machine.bf16, machine.refused) == (exact_int8, bf16, "")
     assert (machine.runs("int8"), machine.runs("fp32"), machine.runs("bf16")) == (True, True, bf16)
@@ -109,7 +124,12 @@ def test_another_kind_of_cpu_is_refused_before_anything_is_done(cpu: Callable[..
     assert machine.features == ("asimddp", "i8mm", "bf16")
     assert not machine.exact_int8
     assert not machine.bf16
-    with pretending(machine), pytest.raises(UnsupportedError, match=r"on x86-64, and this CPU is aarch64\. Tune on an x86-64 machine"):
+    with (
+        pretending(machine),
+        pytest.raises(
+            UnsupportedError, match=r"on x86-64, and this CPU is aarch64\. Tune on an x86-64 machine"
+        ),
+    ):
         backend_for("whatever model", Settings())
     assert "docs/cpus.md" in machine.refused
     assert (Path(__file__).parents[1] / "docs/cpus.md").exists()

@@ -1,7 +1,8 @@
-"""What older CPUs would do, on the machine at hand: the contract and the sums of every backend, on the kernels that those run.
+"""What older CPUs would do, on the machine at hand: the contract and the sums of every backend, on the
+kernels that those run.
 
-oneDNN, and with it PyTorch, TensorFlow and OpenVINO, uses no newer instructions than it is told to. ONNX Runtime's kernels cannot be told;
-they are tested on an emulated CPU, where there is an emulator.
+oneDNN, and with it PyTorch, TensorFlow and OpenVINO, uses no newer instructions than it is told to. ONNX
+Runtime's kernels cannot be told; they are tested on an emulated CPU, where there is an emulator.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ def test_backends_keep_the_contract_on_older_kernels(backend: str) -> None:
 
 def test_no_sum_overflows_in_onnx_runtime_on_an_emulated_cpu() -> None:
     if shutil.which(EMULATOR) is None:
-        pytest.skip(f"needs {EMULATOR} (Debian's qemu-user): ONNX Runtime cannot be told to use older kernels")
+        pytest.skip(
+            f"needs {EMULATOR} (Debian's qemu-user): ONNX Runtime cannot be told to use older kernels"
+        )
     run(
         "tests/backends/onnx/test_saturation.py::TestOnnxRuntime",
         "tests/backends/onnx/test_saturation.py::test_products_of_two_activations_do_not_overflow",

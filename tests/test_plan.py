@@ -30,12 +30,14 @@ schemes = st.one_of(
         st.sampled_from(["minmax", "percentile", "mse", "kl"]),
         repairs,
     ),
-    st.builds(Scheme, st.just("int8"), st.sampled_from(["dynamic", "weight"]), granularities, st.none(), repairs),
+    st.builds(
+        Scheme, st.just("int8"), st.sampled_from(["dynamic", "weight"]), granularities, st.none(), repairs
+    ),
 )
 plans = st.dictionaries(st.text(), schemes, max_size=6).map(Plan)
 
 
-# -- schemes ----------------------------------------------------------------------------------------------------------
+# -- schemes -------------------------------------------------------------------------------------------------
 
 
 @given(schemes)
@@ -70,9 +72,18 @@ def test_int8_defaults() -> None:
         ({"dtype": "int8", "mode": "static"}, "needs a mode and a granularity"),
         ({"dtype": "int8", "mode": "often", "granularity": "per_channel"}, "'mode'"),
         ({"dtype": "int8", "mode": "static", "granularity": "per_channel"}, "range method belongs to static"),
-        ({"dtype": "int8", "mode": "dynamic", "granularity": "per_channel", "range_method": "kl"}, "range method belongs to static"),
-        ({"dtype": "int8", "mode": "static", "granularity": "per_row", "range_method": "kl"}, "'granularity'"),
-        ({"dtype": "int8", "mode": "static", "granularity": "per_channel", "range_method": "guess"}, "'range_method'"),
+        (
+            {"dtype": "int8", "mode": "dynamic", "granularity": "per_channel", "range_method": "kl"},
+            "range method belongs to static",
+        ),
+        (
+            {"dtype": "int8", "mode": "static", "granularity": "per_row", "range_method": "kl"},
+            "'granularity'",
+        ),
+        (
+            {"dtype": "int8", "mode": "static", "granularity": "per_channel", "range_method": "guess"},
+            "'range_method'",
+        ),
         ({"dtype": "fp32", "mode": "static"}, "fp32 scheme has no mode"),
         ({"dtype": "bf16", "repairs": ["bias"]}, "bf16 scheme has no mode"),
         ({"dtype": ["int8"]}, "'dtype'"),
@@ -86,7 +97,7 @@ def test_impossible_schemes_are_refused(fields: object, message: str) -> None:
         Scheme.from_json(fields)  # type: ignore[arg-type]
 
 
-# -- plans ------------------------------------------------------------------------------------------------------------
+# -- plans ---------------------------------------------------------------------------------------------------
 
 
 @given(plans)
@@ -140,8 +151,17 @@ def test_a_plan_is_not_equal_to_a_dict() -> None:
 
 
 def test_equal_plans_have_equal_digests_in_every_process() -> None:
-    plan = Plan({"encoder.0": Scheme.int8(range_method="mse", repairs=("b", "a")), "ä\n\ud800": Scheme.bf16(), "c": Scheme.int8("dynamic")})
-    code = "import json,sys; from octune.plan import Plan; p=Plan.from_json(json.loads(sys.stdin.read())); print(p.digest, hash(p))"
+    plan = Plan(
+        {
+            "encoder.0": Scheme.int8(range_method="mse", repairs=("b", "a")),
+            "ä\n\ud800": Scheme.bf16(),
+            "c": Scheme.int8("dynamic"),
+        }
+    )
+    code = (
+        "import json,sys; from octune.plan import Plan; p=Plan.from_json(json.loads(sys.stdin.read())); "
+        "print(p.digest, hash(p))"
+    )
     reversed_json = json.dumps(dict(reversed(plan.to_json().items())))
     for seed in ("0", "4711"):
         done = subprocess.run(
@@ -182,7 +202,7 @@ def test_json_that_is_no_plan_is_refused() -> None:
         Plan.from_json({"a": None})
 
 
-# -- a plan against a model -------------------------------------------------------------------------------------------
+# -- a plan against a model ----------------------------------------------------------------------------------
 
 OPS = (
     Op("fc", "linear", (Scheme.int8(), Scheme.int8("dynamic"), Scheme.fp32())),
@@ -201,7 +221,10 @@ def test_check_names_an_op_that_is_not_there() -> None:
 
 
 def test_check_names_what_an_op_can_do_instead() -> None:
-    with pytest.raises(PlanError, match="asks for bf16 at 'fc', which can run as: int8 static per_channel minmax, int8 dynamic"):
+    with pytest.raises(
+        PlanError,
+        match="asks for bf16 at 'fc', which can run as: int8 static per_channel minmax, int8 dynamic",
+    ):
         Plan({"fc": Scheme.bf16()}).check(OPS)
     with pytest.raises(PlanError, match="its padding has no int8 kernel"):
         Plan({"odd": Scheme.int8()}).check(OPS)

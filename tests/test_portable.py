@@ -1,4 +1,6 @@
-"""Models that were tuned on one kind of CPU and are loaded on another: they give exact sums there, or it is said that they do not."""
+"""Models that were tuned on one kind of CPU and are loaded on another: they give exact sums there, or it is
+said that they do not.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ from tests.digits import SIZE, Digits, digits, network
 from tests.machines import AMX, AVX2, VNNI
 from tests.pairs import largest_pairs
 
-REFUSED = r"tuned for .*VNNI.*a CPU with AVX2.* would overflow.*performance\.portable: true.*allow_saturation=True"
+REFUSED = (
+    r"tuned for .*VNNI.*a CPU with AVX2.* would overflow.*performance\.portable: true.*allow_saturation=True"
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +43,13 @@ def config(*, portable: bool) -> dict[str, Any]:
 
 
 def tuned(model: Any, calibration: Any, machine: Machine, folder: Path, *, portable: bool) -> Path:
-    """The folder of a model with every op in int8: whatever it scores, and wherever this runs, it is good enough."""
+    """The folder of a model with every op in int8: whatever it scores, and wherever this runs, it is good
+    enough.
+    """
     with pretending(machine):
-        result = octune.tune(model, calibration=calibration, evaluate=lambda model: 1.0, config=config(portable=portable))
+        result = octune.tune(
+            model, calibration=calibration, evaluate=lambda model: 1.0, config=config(portable=portable)
+        )
         assert len(result.plan.names("int8")) == len(result.plan)
         return result.save(folder)
 
@@ -53,20 +61,28 @@ def safe_on(folder: Path) -> str:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "octune" and record.levelno >= logging.WARNING]
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "octune" and record.levelno >= logging.WARNING
+    ]
 
 
-# -- PyTorch: layers whose weights can be made anew --------------------------------------------------------------------
+# -- PyTorch: layers whose weights can be made anew ----------------------------------------------------------
 
 
 def pairs(model: nn.Module) -> int:
-    return max(int(largest_pairs(m.weight_int8.numpy()).max()) for m in model.modules() if isinstance(m, Int8Weights))
+    return max(
+        int(largest_pairs(m.weight_int8.numpy()).max()) for m in model.modules() if isinstance(m, Int8Weights)
+    )
 
 
 @pytest.fixture(scope="module")
 def full(data: Digits, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A network whose weights use all of their 8 bits."""
-    folder = tuned(data.model(), data.batches(), VNNI, tmp_path_factory.mktemp("full") / "model", portable=False)
+    folder = tuned(
+        data.model(), data.batches(), VNNI, tmp_path_factory.mktemp("full") / "model", portable=False
+    )
     assert safe_on(folder) == NEEDS_EXACT
     return folder
 
@@ -77,16 +93,22 @@ def close(model: Callable[[torch.Tensor], torch.Tensor], data: Digits) -> bool:
     return bool((got - wanted).abs().mean() < 0.05 * wanted.abs().mean())
 
 
-def test_weights_are_made_smaller_where_their_sums_would_overflow(full: Path, data: Digits, caplog: pytest.LogCaptureFixture) -> None:
+def test_weights_are_made_smaller_where_their_sums_would_overflow(
+    full: Path, data: Digits, caplog: pytest.LogCaptureFixture
+) -> None:
     with pretending(AVX2):
         model = octune.load(full, factory=network)
     assert pairs(model) <= 128
     assert close(model, data)
     (warning,) = warnings(caplog)
-    assert re.search(r"tuned for x86-64 CPUs with VNNI or AMX.*\(a CPU with AVX2\).*made smaller.*may differ", warning)
+    assert re.search(
+        r"tuned for x86-64 CPUs with VNNI or AMX.*\(a CPU with AVX2\).*made smaller.*may differ", warning
+    )
 
 
-def test_so_are_those_of_a_program_that_is_loaded_without_its_class(full: Path, data: Digits, caplog: pytest.LogCaptureFixture) -> None:
+def test_so_are_those_of_a_program_that_is_loaded_without_its_class(
+    full: Path, data: Digits, caplog: pytest.LogCaptureFixture
+) -> None:
     assert (full / "program.pt2").exists()
     with pretending(AVX2):
         program, layers = octune.load(full), octune.load(full, factory=network)
@@ -100,7 +122,9 @@ def test_so_are_those_of_a_program_that_is_loaded_without_its_class(full: Path, 
 
 
 @pytest.mark.parametrize(("machine", "allowed"), [(VNNI, False), (AVX2, True)], ids=["exact", "allowed"])
-def test_else_they_stay_as_they_are(full: Path, machine: Machine, allowed: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_else_they_stay_as_they_are(
+    full: Path, machine: Machine, allowed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     with pretending(machine):
         model = octune.load(full, factory=network, allow_saturation=allowed)
     assert pairs(model) > 128
@@ -125,7 +149,9 @@ def test_on_an_old_cpu_weights_are_safe_whatever_was_asked_for(data: Digits, tmp
     assert safe_on(folder) == ANYWHERE
 
 
-def test_a_model_from_before_this_was_known_counts_as_unsafe(full: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_model_from_before_this_was_known_counts_as_unsafe(
+    full: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     from octune import artifact
 
     old = tmp_path / "old"
@@ -140,11 +166,13 @@ def test_a_model_from_before_this_was_known_counts_as_unsafe(full: Path, tmp_pat
     assert "made smaller" in caplog.text
 
 
-# -- graph files, whose weights stay as they are -----------------------------------------------------------------------
+# -- graph files, whose weights stay as they are -------------------------------------------------------------
 
 
 def alternating(inputs: int, outputs: int) -> np.ndarray[Any, Any]:
-    """Weights whose neighbours have different signs: they add up exactly on the CPU that runs this test, too, whatever it is."""
+    """Weights whose neighbours have different signs: they add up exactly on the CPU that runs this test, too,
+    whatever it is.
+    """
     signs = np.where(np.arange(inputs) % 2, -1, 1)[:, None]
     return (signs * np.random.default_rng(0).uniform(0.1, 1, (inputs, outputs))).astype(np.float32)
 
@@ -192,7 +220,9 @@ def test_a_graph_is_refused_where_its_sums_would_overflow(
 
 
 @pytest.mark.parametrize("subject", [onnx_subject, tensorflow_subject], ids=["onnx", "tensorflow"])
-def test_a_portable_graph_is_not(subject: Callable[[], Any], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_portable_graph_is_not(
+    subject: Callable[[], Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     batches = [np.random.default_rng(0).random((4, 64), np.float32)]
     folder = tuned(subject(), batches, VNNI, tmp_path / "model", portable=True)
     assert safe_on(folder) == ANYWHERE

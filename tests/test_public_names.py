@@ -1,4 +1,6 @@
-"""The public face: these names, no more and no fewer, and no framework behind them until a model brings one."""
+"""The public face: these names, no more and no fewer, and no framework behind them until a model brings
+one.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def test_public_names_are_sorted_and_there() -> None:
 
 def test_importing_octune_imports_no_framework() -> None:
     heavy = "torch tensorflow onnx onnxruntime openvino transformers ray plotly jinja2 torchao"
-    code = f"import sys, octune, octune.cli; print([name for name in {heavy.split()!r} if name in sys.modules])"
+    code = (
+        f"import sys, octune, octune.cli; print([name for name in {heavy.split()!r} if name in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

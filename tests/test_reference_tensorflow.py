@@ -1,4 +1,6 @@
-"""A real fine-tuned BERT in TensorFlow, as a SavedModel and written with Keras' own layers, tuned with default settings."""
+"""A real fine-tuned BERT in TensorFlow, as a SavedModel and written with Keras' own layers, tuned with
+default settings.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def keras_model(folder: Path, _: Path) -> Any:
         return layer(keras.layers.Embedding(*table.shape), [table])
 
     def dense(name: str, activation: Any = None) -> Any:
-        return layer(keras.layers.Dense(weights[f"{name}.weight"].shape[0], activation=activation), take(name))
+        return layer(
+            keras.layers.Dense(weights[f"{name}.weight"].shape[0], activation=activation), take(name)
+        )
 
     def norm(name: str) -> Any:
         values = [weights[f"{name}.LayerNorm.{part}"] for part in ("weight", "bias")]
@@ -74,7 +78,10 @@ def keras_model(folder: Path, _: Path) -> Any:
             kernel, bias = take(f"{name}.self.{part}")
             values += [kernel.reshape(width, heads, -1), bias.reshape(heads, -1)]
         kernel, bias = take(f"{name}.output.dense")
-        return layer(keras.layers.MultiHeadAttention(heads, width // heads), [*values, kernel.reshape(heads, -1, width), bias])
+        return layer(
+            keras.layers.MultiHeadAttention(heads, width // heads),
+            [*values, kernel.reshape(heads, -1, width), bias],
+        )
 
     class Positions(keras.layers.Layer):  # type: ignore[misc]
         def call(self, tokens: Any) -> Any:
@@ -83,12 +90,16 @@ def keras_model(folder: Path, _: Path) -> Any:
         def compute_output_spec(self, tokens: Any) -> Any:
             return keras.KerasTensor((1, None), "int32")
 
-    x = norm("bert.embeddings")(embedding("word")(ids) + embedding("token_type")(segments) + embedding("position")(Positions()(ids)))
+    x = norm("bert.embeddings")(
+        embedding("word")(ids) + embedding("token_type")(segments) + embedding("position")(Positions()(ids))
+    )
     seen = keras.ops.expand_dims(mask, 1)
     for number in range(config["num_hidden_layers"]):
         name = f"bert.encoder.layer.{number}"
         x = norm(f"{name}.attention.output")(x + attention(f"{name}.attention")(x, x, attention_mask=seen))
-        inner = dense(f"{name}.intermediate.dense", lambda value: keras.activations.gelu(value, approximate=False))(x)
+        inner = dense(
+            f"{name}.intermediate.dense", lambda value: keras.activations.gelu(value, approximate=False)
+        )(x)
         x = norm(f"{name}.output")(x + dense(f"{name}.output.dense")(inner))
     logits = dense("classifier")(dense("bert.pooler.dense", "tanh")(x[:, 0]))
     model = keras.Model([ids, mask, segments], logits)
@@ -103,10 +114,18 @@ def test_sst2(shared: Path, build: Callable[[Path, Path], Any], tmp_path: Path) 
     data = load_task("sst2", shared / "data" / "glue", tokenizer=str(folder))
 
     def renamed(batches: Any, limit: int | None = None) -> list[Any]:
-        return [({NAMES[name]: array for name, array in inputs.items()}, label) for inputs, label in islice(batches, limit)]
+        return [
+            ({NAMES[name]: array for name, array in inputs.items()}, label)
+            for inputs, label in islice(batches, limit)
+        ]
 
     judged = renamed(data.evaluation)
-    result = octune.tune(build(folder, tmp_path / "fp32"), calibration=renamed(data.calibration, 8), evaluation=judged, metric="accuracy")
+    result = octune.tune(
+        build(folder, tmp_path / "fp32"),
+        calibration=renamed(data.calibration, 8),
+        evaluation=judged,
+        metric="accuracy",
+    )
     assert result.met, str(result)
     assert result.baseline.score is not None
     assert result.baseline.score.value > 0.85

@@ -23,8 +23,18 @@ from tests.digits import config, digits
 def tuned(workspace: Path, **arguments: Any) -> octune.Result:
     data = digits()
     options = {**config(), "workspace": {"path": str(workspace)}}
-    batches = [(data.test[start : start + 50], data.labels[start : start + 50]) for start in range(0, len(data.test), 50)]
-    return octune.tune(data.model(), calibration=data.batches(), evaluation=batches, metric="accuracy", config=options, **arguments)
+    batches = [
+        (data.test[start : start + 50], data.labels[start : start + 50])
+        for start in range(0, len(data.test), 50)
+    ]
+    return octune.tune(
+        data.model(),
+        calibration=data.batches(),
+        evaluation=batches,
+        metric="accuracy",
+        config=options,
+        **arguments,
+    )
 
 
 def test_a_finished_run_is_told_as_it_was(tmp_path: Path) -> None:
@@ -57,7 +67,8 @@ def test_a_run_that_was_cut_anywhere_says_what_it_has(tmp_path: Path) -> None:
     folder = tmp_path / "cut"
     folder.mkdir()
     for kept in range(len(lines)):
-        (folder / "journal.jsonl").write_bytes(b"".join(lines[:kept]) + lines[kept][:7])  # and a part of the next line
+        # and a part of the next line
+        (folder / "journal.jsonl").write_bytes(b"".join(lines[:kept]) + lines[kept][:7])
         if "baseline" not in events[:kept]:
             with pytest.raises(WorkspaceError, match=r"has not scored the fp32 model yet|has version None"):
                 octune.replay(folder)
@@ -65,7 +76,9 @@ def test_a_run_that_was_cut_anywhere_says_what_it_has(tmp_path: Path) -> None:
         found = octune.replay(folder)
         assert found.stopped_because == UNFINISHED
         assert found.baseline.score == result.baseline.score
-        assert [trial.plan for trial in found.trials] == [trial.plan for trial in result.trials][: events[:kept].count("trial")]
+        assert [trial.plan for trial in found.trials] == [trial.plan for trial in result.trials][
+            : events[:kept].count("trial")
+        ]
         assert found.met == any(trial.passed for trial in found.trials)
         str(found)
 
@@ -81,11 +94,15 @@ def test_a_journal_of_another_version_is_refused(tmp_path: Path) -> None:
         octune.replay(tmp_path)
 
 
-@pytest.mark.parametrize("criterion", [Relative(0.01), Absolute(2.0, higher_is_better=False), Relative(0.02, confidence=0.95)])
+@pytest.mark.parametrize(
+    "criterion", [Relative(0.01), Absolute(2.0, higher_is_better=False), Relative(0.02, confidence=0.95)]
+)
 def test_criteria_are_plain_data(criterion: Criterion) -> None:
     assert Criterion.from_json(json.loads(json.dumps(criterion.to_json()))) == criterion
 
 
 def test_ops_are_plain_data() -> None:
-    op = Op("a", "linear", (Scheme.int8(repairs=("bias",)), Scheme.fp32()), 12, "Linear(3, 4)", "a note", ("b",))
+    op = Op(
+        "a", "linear", (Scheme.int8(repairs=("bias",)), Scheme.fp32()), 12, "Linear(3, 4)", "a note", ("b",)
+    )
     assert Op.from_json(json.loads(json.dumps(op.to_json()))) == op

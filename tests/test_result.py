@@ -30,15 +30,20 @@ def result(*trials: Trial, higher: bool = True) -> Result:
     ("points", "higher", "expected"),
     [
         ([], True, [(0.9, 10.0)]),
-        ([(0.88, 4.0), (0.85, 5.0), (0.89, 6.0)], True, [(0.88, 4.0), (0.89, 6.0), (0.9, 10.0)]),  # slower and worse is out
+        # slower and worse is out
+        ([(0.88, 4.0), (0.85, 5.0), (0.89, 6.0)], True, [(0.88, 4.0), (0.89, 6.0), (0.9, 10.0)]),
         ([(0.95, 4.0)], True, [(0.95, 4.0)]),  # better and faster: fp32 itself is out
         ([(0.88, 4.0), (0.89, 4.0)], True, [(0.89, 4.0), (0.9, 10.0)]),  # equally fast: the better one
         ([(0.9, 4.0)], True, [(0.9, 4.0)]),
-        ([(1.2, 4.0), (0.95, 6.0), (1.0, 7.0)], False, [(1.2, 4.0), (0.95, 6.0), (0.9, 10.0)]),  # lower is better
-        ([(None, 4.0), (0.89, None)], True, [(0.9, 10.0)]),  # what was not scored or not timed is not compared
+        # lower is better
+        ([(1.2, 4.0), (0.95, 6.0), (1.0, 7.0)], False, [(1.2, 4.0), (0.95, 6.0), (0.9, 10.0)]),
+        # what was not scored or not timed is not compared
+        ([(None, 4.0), (0.89, None)], True, [(0.9, 10.0)]),
     ],
 )
-def test_front(points: list[tuple[float | None, float | None]], higher: bool, expected: list[tuple[float, float]]) -> None:
+def test_front(
+    points: list[tuple[float | None, float | None]], higher: bool, expected: list[tuple[float, float]]
+) -> None:
     found = result(*(trial(*point) for point in points), higher=higher).front
     assert [(t.score.value, t.latency_ms) for t in found if t.score] == expected
 
@@ -105,7 +110,9 @@ def test_journals_without_intervals_can_still_be_read() -> None:
 
 def test_reports_show_how_sure_a_speed_is() -> None:
     plan = Plan({"a": Scheme.int8()})
-    best = Trial(plan, score=Score.of(0.9), latency_ms=2.0, speed=Speedup(3.54, 3.31, 3.8)).judged(Relative(0.01), Score.of(0.9))
+    best = Trial(plan, score=Score.of(0.9), latency_ms=2.0, speed=Speedup(3.54, 3.31, 3.8)).judged(
+        Relative(0.01), Score.of(0.9)
+    )
     tuned = replace(result(best), best=best, plan=plan)
     assert "2.00 ms, 3.54x [3.31, 3.80] as fast as fp32 (eager)" in str(tuned)
     console = Console(width=200, file=io.StringIO())

@@ -25,7 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # Range methods may find the same range: with one of them, different plans are different models.
 ONE_METHOD = {"quantization": {"activation": {"algorithm": "minmax"}}}
 
-# Scores by the number of int8 layers, so that no timing and no luck has a say in which plan wins; notes every call in a file.
+# Scores by the number of int8 layers, so that no timing and no luck has a say in which plan wins; notes every
+# call in a file.
 CHILD = """
 import json, sys, time
 from pathlib import Path
@@ -48,13 +49,16 @@ def evaluate(model):
 
 options = {**config(), **ONE_METHOD, "workspace": {"path": workspace, "resume": resume == "resume"}}
 result = octune.tune(data.model(), calibration=data.batches(), evaluate=evaluate, config=options)
-print(json.dumps({"plan": result.plan.digest, "met": result.met, "trials": [trial.plan.digest for trial in result.trials]}))
+trials = [trial.plan.digest for trial in result.trials]
+print(json.dumps({"plan": result.plan.digest, "met": result.met, "trials": trials}))
 """
 
 
 def shape_of(model: nn.Module) -> str:
     """Which layer stands where, and its numbers: enough to tell one plan from another."""
-    return " | ".join(f"{type(module).__name__} {getattr(module, 'settings', '')}" for module in model.children())
+    return " | ".join(
+        f"{type(module).__name__} {getattr(module, 'settings', '')}" for module in model.children()
+    )
 
 
 def few_int8(model: nn.Module) -> float:
@@ -69,14 +73,20 @@ def data() -> Iterator[Digits]:
     torch.set_num_threads(threads)
 
 
-def tune(data: Digits, workspace: Path, calls: list[str] | None = None, *, resume: bool = True, **options: Any) -> octune.Result:
+def tune(
+    data: Digits, workspace: Path, calls: list[str] | None = None, *, resume: bool = True, **options: Any
+) -> octune.Result:
     def evaluate(model: nn.Module) -> float:
         if calls is not None:
             calls.append(shape_of(model))
         return few_int8(model)
 
     options = {"model": data.model(), "calibration": data.batches(), "evaluate": evaluate, **options}
-    settings = {**config(**options.pop("tuning", {})), **ONE_METHOD, "workspace": {"path": workspace, "resume": resume}}
+    settings = {
+        **config(**options.pop("tuning", {})),
+        **ONE_METHOD,
+        "workspace": {"path": workspace, "resume": resume},
+    }
     return octune.tune(options.pop("model"), config=settings, **options)
 
 
@@ -86,7 +96,13 @@ def test_killed_in_the_middle_of_the_second_trial(data: Digits, tmp_path: Path) 
     def child(hang_at: int, resume: str) -> subprocess.Popen[str]:
         arguments = [str(workspace), str(calls), str(hang_at), resume]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        return subprocess.Popen([sys.executable, "-c", CHILD, *arguments], stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path)
+        return subprocess.Popen(
+            [sys.executable, "-c", CHILD, *arguments],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=tmp_path,
+        )
 
     first = child(3, "fresh")  # the baseline is the first call, so the second trial is the third
     try:
@@ -112,7 +128,11 @@ def test_killed_in_the_middle_of_the_second_trial(data: Digits, tmp_path: Path) 
 
     whole = tune(data, tmp_path / "whole", resume=False)
     assert whole.met
-    assert resumed == {"plan": whole.plan.digest, "met": True, "trials": [trial.plan.digest for trial in whole.trials]}
+    assert resumed == {
+        "plan": whole.plan.digest,
+        "met": True,
+        "trials": [trial.plan.digest for trial in whole.trials],
+    }
 
 
 def test_a_finished_run_is_answered_by_its_journal_alone(data: Digits, tmp_path: Path) -> None:
@@ -142,7 +162,9 @@ def test_not_resuming_starts_anew(data: Digits, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["auto", "basic"])
-def test_a_journal_cut_at_any_line_leads_to_the_same_answer(data: Digits, tmp_path: Path, strategy: str) -> None:
+def test_a_journal_cut_at_any_line_leads_to_the_same_answer(
+    data: Digits, tmp_path: Path, strategy: str
+) -> None:
     tuning = {"strategy": strategy}
     whole = tune(data, tmp_path, tuning=tuning)
     path = tmp_path / "journal.jsonl"
@@ -156,7 +178,9 @@ def test_a_journal_cut_at_any_line_leads_to_the_same_answer(data: Digits, tmp_pa
 
 
 @pytest.mark.parametrize("harm", ["truncated", "deleted"])
-def test_ranges_that_are_lost_are_made_again(data: Digits, tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_ranges_that_are_lost_are_made_again(
+    data: Digits, tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture
+) -> None:
     whole = tune(data, tmp_path)
     ranges = tmp_path / "ranges.npz"
     if harm == "deleted":
@@ -195,7 +219,9 @@ def other_model(data: Digits) -> nn.Module:
         ({"evaluate": lambda model: 1.0}, "evaluation"),
     ],
 )
-def test_another_run_is_not_continued(data: Digits, tmp_path: Path, changed: dict[str, Any], what: str) -> None:
+def test_another_run_is_not_continued(
+    data: Digits, tmp_path: Path, changed: dict[str, Any], what: str
+) -> None:
     tune(data, tmp_path)
     options = {key: value(data) if value is other_model else value for key, value in changed.items()}
     with pytest.raises(WorkspaceError, match=f"belongs to another run: its {what} differs"):
@@ -237,7 +263,11 @@ def test_items_are_still_paired_after_resuming(data: Digits, tmp_path: Path) -> 
     assert again.best.verdict.low is not None
     # Data that now comes in another order is not paired with the recorded baseline.
     journal = tmp_path / "journal.jsonl"
-    lines = [line for line in journal.read_bytes().splitlines(keepends=True) if json.loads(line)["event"] != "trial"]
+    lines = [
+        line
+        for line in journal.read_bytes().splitlines(keepends=True)
+        if json.loads(line)["event"] != "trial"
+    ]
     journal.write_bytes(b"".join(lines))
     shuffled = tune(data, tmp_path, metric="accuracy", evaluation=data.labelled()[::-1], evaluate=None)
     assert shuffled.best.verdict is not None
@@ -259,13 +289,17 @@ def test_without_data_the_input_is_seen_again_in_the_evaluation(data: Digits, tm
 
 def test_batchnorms_are_folded_again_when_resuming(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.Flatten()).train()
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.Flatten()
+    ).train()
     images = [torch.randn(4, 3, 8, 8) for _ in range(3)]
     for batch in images:
         model(batch)
     model.eval()
     options = {**config(), "workspace": {"path": tmp_path, "resume": True}}
-    runs = [octune.tune(model, calibration=images, evaluate=lambda model: 1.0, config=options) for _ in range(2)]
+    runs = [
+        octune.tune(model, calibration=images, evaluate=lambda model: 1.0, config=options) for _ in range(2)
+    ]
     assert runs[0].plan == runs[1].plan
     assert runs[0].plan.names("int8") == ["0", "3"]
     assert torch.equal(runs[0].model(images[0]), runs[1].model(images[0]))

@@ -1,4 +1,6 @@
-"""One checkpoint, one plan, the same ranges: PyTorch and TensorFlow int8 give the same answers but for rounding."""
+"""One checkpoint, one plan, the same ranges: PyTorch and TensorFlow int8 give the same answers but for
+rounding.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def as_torch_calls_it(name: str) -> str:
 
 
 def answers(backend: Backend, model: Any, batches: list[Any]) -> Any:
-    return np.concatenate([np.asarray(backend.run(model, backend.split(inputs)[0])["logits"]) for inputs, _ in batches])
+    return np.concatenate(
+        [np.asarray(backend.run(model, backend.split(inputs)[0])["logits"]) for inputs, _ in batches]
+    )
 
 
 def test_both_frameworks_agree_on_sst2(shared: Path) -> None:
@@ -46,25 +50,36 @@ def test_both_frameworks_agree_on_sst2(shared: Path) -> None:
     torch_side = TorchBackend(open_model(str(folder)), Settings())
     tf_side = TensorFlowBackend(graph, Settings(tuple(NAMES.values()), ("logits",)))
 
-    ranges = collect(torch_side, (torch_side.split(batch)[0] for batch in islice(data.calibration, BATCHES)), BATCHES)
+    ranges = collect(
+        torch_side, (torch_side.split(batch)[0] for batch in islice(data.calibration, BATCHES)), BATCHES
+    )
     static = Scheme.int8("static")
     linears = {op.name for op in torch_side.ops() if op.kind == "linear"}
     # The graph looks segments up by a matmul, which PyTorch does not.
-    tf_plan = Plan({op.name: static for op in tf_side.ops() if static in op.schemes and as_torch_calls_it(op.name) in linears})
+    tf_plan = Plan(
+        {
+            op.name: static
+            for op in tf_side.ops()
+            if static in op.schemes and as_torch_calls_it(op.name) in linears
+        }
+    )
     torch_plan = Plan({as_torch_calls_it(name): scheme for name, scheme in tf_plan.items()})
     assert set(torch_plan) == linears
     assert len(linears) == 38  # six layers of six, the pooler and the classifier
     tf_ranges = Ranges({name: ranges[as_torch_calls_it(name)] for name in tf_plan}, ranges.samples)
 
     labels = np.concatenate([np.asarray(label) for _, label in batches])
-    exact = [answers(side, side.fp32_model(), part) for side, part in ((torch_side, batches), (tf_side, renamed))]
+    exact = [
+        answers(side, side.fp32_model(), part) for side, part in ((torch_side, batches), (tf_side, renamed))
+    ]
     np.testing.assert_allclose(exact[0], exact[1], atol=1e-3)
     int8 = [
         answers(torch_side, torch_side.apply(torch_plan, ranges), batches),
         answers(tf_side, tf_side.apply(tf_plan, tf_ranges), renamed),
     ]
     right = [np.asarray(each.argmax(1) == labels) for each in int8]
-    # Both round the same values, but not at the same places (residuals, sums): few answers differ, and neither is the better one.
+    # Both round the same values, but not at the same places (residuals, sums): few answers differ, and
+    # neither is the better one.
     assert np.mean(right[0] != right[1]) < 0.02
     assert abs(right[0].mean() - right[1].mean()) < 0.01
     spread = float(np.linalg.norm(int8[0] - int8[1]) / np.linalg.norm(exact[0]))

@@ -92,11 +92,20 @@ def test_infinite_bounds_become_null() -> None:
 
 def test_a_score_that_a_user_builds_is_made_of_plain_numbers() -> None:
     score = Score(np.float32(0.5), items=[1, 0], hits=[1, 0])  # type: ignore[arg-type]
-    assert json.loads(json.dumps(score.to_json())) == {"value": 0.5, "n": None, "low": None, "high": None, "items": [1, 0], "hits": [1, 0]}
+    assert json.loads(json.dumps(score.to_json())) == {
+        "value": 0.5,
+        "n": None,
+        "low": None,
+        "high": None,
+        "items": [1, 0],
+        "hits": [1, 0],
+    }
 
 
 def test_a_partial_score_survives_the_journal() -> None:
-    score = Score(0.5, 2, items=[1, 0], hits=[1, 0], limits=(0, math.inf), total=10, p=0.004, index=np.array([3, 7]))  # type: ignore[arg-type]
+    score = Score(
+        0.5, 2, items=[1, 0], hits=[1, 0], limits=(0, math.inf), total=10, p=0.004, index=np.array([3, 7])
+    )  # type: ignore[arg-type]
     again = Score.from_json(json.loads(json.dumps(score.to_json(), allow_nan=False)))
     assert again == score
     assert again.partial

@@ -1,4 +1,6 @@
-"""tune() against what users really bring: their scoring code, their data, their models. All on a real, small model."""
+"""tune() against what users really bring: their scoring code, their data, their models. All on a real, small
+model.
+"""
 
 from __future__ import annotations
 
@@ -51,11 +53,25 @@ def tuned(data: Digits) -> Result:
     return octune.tune(data.model(), calibration=data.batches(), evaluate=data.accuracy, config=config())
 
 
-def tune(data: Digits, evaluate: Callable[[Any], Any] | None, model: Any = None, calibration: Any = None, **options: Any) -> Result:
-    tuning = {key: options.pop(key) for key in ("trial_timeout", "max_trials", "timeout", "strategy", "random_seed") if key in options}
+def tune(
+    data: Digits,
+    evaluate: Callable[[Any], Any] | None,
+    model: Any = None,
+    calibration: Any = None,
+    **options: Any,
+) -> Result:
+    tuning = {
+        key: options.pop(key)
+        for key in ("trial_timeout", "max_trials", "timeout", "strategy", "random_seed")
+        if key in options
+    }
     calibration = data.batches() if calibration is None else calibration
     return octune.tune(
-        data.model() if model is None else model, calibration=calibration, evaluate=evaluate, config=config(**tuning), **options
+        data.model() if model is None else model,
+        calibration=calibration,
+        evaluate=evaluate,
+        config=config(**tuning),
+        **options,
     )
 
 
@@ -78,7 +94,7 @@ def guilty(name: str) -> Callable[[Any], float]:
     return lambda model: 0.5 if "Int8" in type(model.get_submodule(name)).__name__ else 1.0
 
 
-# -- an ordinary run --------------------------------------------------------------------------------------------------
+# -- an ordinary run -----------------------------------------------------------------------------------------
 
 
 def test_an_ordinary_run(data: Digits, tuned: Result) -> None:
@@ -110,7 +126,13 @@ def test_the_int8_model_is_close_but_not_the_same(data: Digits, tuned: Result) -
 def test_printing_a_result(tuned: Result) -> None:
     story = str(tuned)
     assert story.startswith("criterion met (at most 1.00% of the fp32 score lost)")
-    for part in ("score     fp32", "verdict   pass", "plan      3 int8", "1 trials in", "stopped because a plan met the criterion"):
+    for part in (
+        "score     fp32",
+        "verdict   pass",
+        "plan      3 int8",
+        "1 trials in",
+        "stopped because a plan met the criterion",
+    ):
         assert part in story
     assert repr(tuned)
 
@@ -118,7 +140,12 @@ def test_printing_a_result(tuned: Result) -> None:
 def test_trials_survive_json(tuned: Result) -> None:
     for trial in (tuned.baseline, *tuned.trials):
         again = octune.Trial.from_json(json.loads(json.dumps(trial.to_json(), allow_nan=False)))
-        assert (again.plan, again.score, again.key, again.size) == (trial.plan, trial.score, trial.key, trial.size)
+        assert (again.plan, again.score, again.key, again.size) == (
+            trial.plan,
+            trial.score,
+            trial.key,
+            trial.size,
+        )
 
 
 def test_a_listener_hears_it_all(data: Digits) -> None:
@@ -142,11 +169,13 @@ def test_a_listener_hears_it_all(data: Digits) -> None:
     assert ear.heard == [*begin, "look", "trial", "trial eager", "look", "closed"]
 
 
-# -- scoring code that misbehaves -------------------------------------------------------------------------------------
+# -- scoring code that misbehaves ----------------------------------------------------------------------------
 
 
 def test_evaluate_that_raises_on_the_baseline_is_raised(data: Digits) -> None:
-    with pytest.raises(EvaluationError, match=r"fp32 model could not be scored.*The evaluation raised KeyError: 'x'"):
+    with pytest.raises(
+        EvaluationError, match=r"fp32 model could not be scored.*The evaluation raised KeyError: 'x'"
+    ):
         tune(data, lambda model: {}["x"])
 
 
@@ -154,7 +183,10 @@ def test_evaluate_that_raises_on_trials_is_recorded_and_a_result_comes_back(data
     result = tune(data, only_on_trials(data, lambda model: raise_(RuntimeError("cannot\nread this"))))
     assert not result.met
     assert result.trials
-    assert all(trial.error == "EvaluationError: The evaluation raised RuntimeError: cannot" for trial in result.trials)
+    assert all(
+        trial.error == "EvaluationError: The evaluation raised RuntimeError: cannot"
+        for trial in result.trials
+    )
     assert result.best is result.baseline
     assert result.plan.counts() == {"fp32": 3}
     assert torch.equal(result.model(data.test), data.model()(data.test))
@@ -163,7 +195,9 @@ def test_evaluate_that_raises_on_trials_is_recorded_and_a_result_comes_back(data
 
 
 def test_one_bad_trial_does_not_end_the_search(data: Digits) -> None:
-    result = tune(data, lambda model: raise_(RuntimeError("no")) if "Int8" in type(model[0]).__name__ else 1.0)
+    result = tune(
+        data, lambda model: raise_(RuntimeError("no")) if "Int8" in type(model[0]).__name__ else 1.0
+    )
     assert result.met
     assert result.plan["0"].is_float
     assert result.plan.names("int8")
@@ -206,7 +240,9 @@ def test_what_is_no_score(data: Digits, value: Any, message: str) -> None:
     assert message.replace("\\", "") in (result.trials[0].error or "")
 
 
-@pytest.mark.parametrize("form", [float, np.float32, np.float64, torch.tensor, np.array, lambda value: torch.tensor([value])])
+@pytest.mark.parametrize(
+    "form", [float, np.float32, np.float64, torch.tensor, np.array, lambda value: torch.tensor([value])]
+)
 def test_numbers_in_any_form(data: Digits, form: Callable[[float], Any]) -> None:
     result = tune(data, lambda model: form(data.accuracy(model)))
     assert result.met
@@ -214,7 +250,10 @@ def test_numbers_in_any_form(data: Digits, form: Callable[[float], Any]) -> None
     assert result.baseline.score.value == pytest.approx(data.accuracy(data.model()), abs=1e-6)
 
 
-@pytest.mark.parametrize("form", [lambda hits: hits, lambda hits: hits.numpy(), lambda hits: hits.tolist(), lambda hits: hits.bool()])
+@pytest.mark.parametrize(
+    "form",
+    [lambda hits: hits, lambda hits: hits.numpy(), lambda hits: hits.tolist(), lambda hits: hits.bool()],
+)
 def test_one_number_per_item_is_paired(data: Digits, form: Callable[[Any], Any]) -> None:
     result = tune(data, lambda model: form(data.hits(model)))
     verdict = result.best.verdict
@@ -363,7 +402,7 @@ def test_a_slower_model_never_wins_a_race_for_speed(data: Digits) -> None:
         assert result.plan.names("int8")
 
 
-# -- data in all forms ------------------------------------------------------------------------------------------------
+# -- data in all forms ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -405,7 +444,9 @@ def test_bad_calibration_data_is_found_before_the_baseline_is_scored(data: Digit
 @pytest.mark.parametrize("bad", [[], "text", [torch.zeros(4, 64)], [(torch.zeros(4, 64), torch.zeros(3))]])
 def test_evaluation_data_that_cannot_be_used(data: Digits, bad: Any) -> None:
     with pytest.raises((DataError, EvaluationError)):
-        octune.tune(data.model(), calibration=data.batches(), metric="accuracy", evaluation=bad, config=config())
+        octune.tune(
+            data.model(), calibration=data.batches(), metric="accuracy", evaluation=bad, config=config()
+        )
 
 
 def test_a_generator_is_calibration_data_with_a_note(data: Digits) -> None:
@@ -457,11 +498,15 @@ def test_batch_encodings(data: Digits) -> None:
             super().__init__()
             self.net = data.model()
 
-        def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> OrderedDict[str, torch.Tensor]:
+        def forward(
+            self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
+        ) -> OrderedDict[str, torch.Tensor]:
             return OrderedDict(logits=self.net(input_ids.float() / 16))
 
     def encoded(x: torch.Tensor) -> Any:
-        return transformers.BatchEncoding({"input_ids": (x * 16).long(), "attention_mask": torch.ones_like(x).long()})
+        return transformers.BatchEncoding(
+            {"input_ids": (x * 16).long(), "attention_mask": torch.ones_like(x).long()}
+        )
 
     result = octune.tune(
         Tokens(),
@@ -477,7 +522,13 @@ def test_batch_encodings(data: Digits) -> None:
 
 
 def test_a_metric_by_name(data: Digits) -> None:
-    result = octune.tune(data.model(), calibration=data.batches(), metric="accuracy", evaluation=data.labelled(), config=config())
+    result = octune.tune(
+        data.model(),
+        calibration=data.batches(),
+        metric="accuracy",
+        evaluation=data.labelled(),
+        config=config(),
+    )
     assert result.met
     assert result.baseline.score is not None
     assert result.baseline.score.value == pytest.approx(data.accuracy(data.model()))
@@ -502,23 +553,29 @@ def test_without_calibration_data_everything_is_dynamic(data: Digits) -> None:
 
 def test_static_without_calibration_data_is_an_error(data: Digits) -> None:
     with pytest.raises(ConfigError, match=r"approach is static.*there is none"):
-        octune.tune(data.model(), evaluate=data.accuracy, config={**config(), "quantization": {"approach": "static"}})
+        octune.tune(
+            data.model(), evaluate=data.accuracy, config={**config(), "quantization": {"approach": "static"}}
+        )
 
 
 def test_several_amounts_of_calibration_data_are_options(data: Digits) -> None:
     scores = iter([1.0, 0.2, 0.3, 0.4, 0.5] + [0.3] * 50)
     more = {**config(), "calibration": {"samples": [16, 64]}}
-    result = octune.tune(data.model(), calibration=data.batches(), evaluate=lambda model: next(scores), config=more)
+    result = octune.tune(
+        data.model(), calibration=data.batches(), evaluate=lambda model: next(scores), config=more
+    )
     assert {trial.samples for trial in result.trials} == {16, 64}
     assert not result.met
     assert result.best.score is not None
     assert result.best.score.value == 0.5
     # The model that is handed over was calibrated on as much data as the trial it stands for.
-    fresh = octune.quantize(data.model(), calibration=data.batches(result.best.samples // 16), plan=result.plan)
+    fresh = octune.quantize(
+        data.model(), calibration=data.batches(result.best.samples // 16), plan=result.plan
+    )
     assert torch.equal(result.model(data.test), fresh(data.test))
 
 
-# -- configuration ----------------------------------------------------------------------------------------------------
+# -- configuration -------------------------------------------------------------------------------------------
 
 
 def test_no_way_to_score_is_a_config_error(data: Digits) -> None:
@@ -557,7 +614,10 @@ def test_a_strategy_that_is_not_there_is_refused_and_never_ignored(data: Digits)
 def test_limits_on_ops_are_kept(data: Digits) -> None:
     keep = {"weight": {"dtype": "fp32"}, "activation": {"dtype": "fp32"}}
     result = octune.tune(
-        data.model(), calibration=data.batches(), evaluate=data.accuracy, config={**config(), "quantization": {"ops": {"4": keep}}}
+        data.model(),
+        calibration=data.batches(),
+        evaluate=data.accuracy,
+        config={**config(), "quantization": {"ops": {"4": keep}}},
     )
     assert result.plan.names("fp32") == ["4"]
     assert result.kept["4"]
@@ -571,7 +631,7 @@ def test_the_same_seed_gives_the_same_plan_and_the_same_model(data: Digits) -> N
     assert torch.equal(runs[0].model(data.test), runs[1].model(data.test))
 
 
-# -- the user's model -------------------------------------------------------------------------------------------------
+# -- the user's model ----------------------------------------------------------------------------------------
 
 
 def fingerprint(model: nn.Module) -> dict[str, Any]:
@@ -581,7 +641,9 @@ def fingerprint(model: nn.Module) -> dict[str, Any]:
             name: (t.dtype, t.shape, t.data_ptr(), t.detach().contiguous().view(torch.uint8).tolist())
             for name, t in model.state_dict().items()
         },
-        "parameters": {name: (id(p), p.requires_grad, p.grad is None) for name, p in model.named_parameters()},
+        "parameters": {
+            name: (id(p), p.requires_grad, p.grad is None) for name, p in model.named_parameters()
+        },
         "modules": {
             name: (
                 id(m),
@@ -632,7 +694,9 @@ def test_the_users_model_is_not_changed(data: Digits, name: str, change: Callabl
 def test_the_users_model_is_not_reached_through_the_result(data: Digits) -> None:
     model = data.model()
     before = fingerprint(model)
-    result = tune(data, only_on_trials(data, lambda model: raise_(RuntimeError("no"))), model=model, max_trials=1)
+    result = tune(
+        data, only_on_trials(data, lambda model: raise_(RuntimeError("no"))), model=model, max_trials=1
+    )
     assert result.best is result.baseline
     with torch.no_grad():
         for parameter in result.model.parameters():
@@ -642,7 +706,8 @@ def test_the_users_model_is_not_reached_through_the_result(data: Digits) -> None
 
 def test_hooks_are_called_on_the_quantized_model_too(data: Digits) -> None:
     model = data.model()
-    model[0].register_forward_hook(lambda module, args, output: output * 0.0)  # a hook that is part of what the model computes
+    # a hook that is part of what the model computes
+    model[0].register_forward_hook(lambda module, args, output: output * 0.0)
     result = tune(data, lambda model: 1.0, model=model)
     with torch.no_grad():
         assert torch.allclose(result.model(data.test), model(data.test), atol=0.05)
@@ -732,11 +797,16 @@ def test_nan_in_calibration_data_keeps_everything_float(data: Digits) -> None:
 def test_global_random_state_is_left_alone(data: Digits) -> None:
     model = data.model()
     before = torch.random.get_rng_state()
-    octune.tune(model, calibration=data.batches(), evaluate=data.accuracy, config={"performance": {"compile": "never", "iterations": 1}})
+    octune.tune(
+        model,
+        calibration=data.batches(),
+        evaluate=data.accuracy,
+        config={"performance": {"compile": "never", "iterations": 1}},
+    )
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-# -- quantize ---------------------------------------------------------------------------------------------------------
+# -- quantize ------------------------------------------------------------------------------------------------
 
 
 def test_quantize_with_calibration(data: Digits, caplog: pytest.LogCaptureFixture) -> None:
@@ -751,14 +821,17 @@ def test_quantize_with_calibration(data: Digits, caplog: pytest.LogCaptureFixtur
 
 def test_quantize_without_calibration(data: Digits, caplog: pytest.LogCaptureFixture) -> None:
     quantized = octune.quantize(data.model(), config=config())
-    assert {getattr(m, "kind", "") for m in quantized if not isinstance(m, nn.ReLU)} == {"int8_dynamic_linear"}
+    assert {getattr(m, "kind", "") for m in quantized if not isinstance(m, nn.ReLU)} == {
+        "int8_dynamic_linear"
+    }
     assert data.accuracy(quantized) > 0.9
     assert "only dynamic schemes" in caplog.text
 
 
 def test_quantize_with_a_plan(data: Digits, tuned: Result) -> None:
     quantized = octune.quantize(data.model(), calibration=data.batches(), plan=tuned.plan)
-    assert torch.equal(quantized(data.test), tuned.model(data.test))  # model + plan + ranges, and nothing else
+    # model + plan + ranges, and nothing else
+    assert torch.equal(quantized(data.test), tuned.model(data.test))
     part = octune.quantize(data.model(), plan=Plan({"0": Scheme.int8("dynamic")}))
     assert type(part[2]) is nn.Linear
     as_mapping = octune.quantize(data.model(), plan={"0": Scheme.int8("dynamic")})  # type: ignore[arg-type]
@@ -772,7 +845,7 @@ def test_quantize_with_an_impossible_plan(data: Digits) -> None:
         octune.quantize(data.model(), plan=Plan({"0": Scheme.int8()}))
 
 
-# -- save and load ----------------------------------------------------------------------------------------------------
+# -- save and load -------------------------------------------------------------------------------------------
 
 LOAD = """
 import sys, numpy as np, octune, torch
@@ -797,8 +870,11 @@ def copy_of(saved: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_saved_model_loads_in_a_process_that_knows_nothing(data: Digits, tuned: Result, saved: Path, tmp_path: Path) -> None:
-    # The digits are sixteenths, which lie exactly between two uint8 values: a little noise, so that no rounding of ties has a say.
+def test_a_saved_model_loads_in_a_process_that_knows_nothing(
+    data: Digits, tuned: Result, saved: Path, tmp_path: Path
+) -> None:
+    # The digits are sixteenths, which lie exactly between two uint8 values: a little noise, so that no
+    # rounding of ties has a say.
     x = data.test + 1e-3 * torch.randn(data.test.shape, generator=torch.Generator().manual_seed(0))
     np.save(tmp_path / "x.npy", x.numpy())
     names = [str(saved), str(tmp_path / "x.npy"), str(tmp_path / "y.npy")]
@@ -836,7 +912,9 @@ def test_a_damaged_file_is_refused(saved: Path, tmp_path: Path, harm: str) -> No
         if harm == "deleted":
             (folder / name).unlink()
         elif harm == "tampered":
-            (folder / name).write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+            (folder / name).write_bytes(
+                content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+            )
         else:
             (folder / name).write_bytes(content[:-1] if harm == "truncated" else b"")
         with pytest.raises(ArtifactError, match=name):

@@ -37,8 +37,12 @@ def place(tmp_path_factory: pytest.TempPathFactory, bench: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["pytorch-sst2", "pytorch-squad", "tensorflow-sst2", "tensorflow-squad", "onnx-sst2"])
-def test_a_row_is_run_and_kept(name: str, bench: Any, place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name", ["pytorch-sst2", "pytorch-squad", "tensorflow-sst2", "tensorflow-squad", "onnx-sst2"]
+)
+def test_a_row_is_run_and_kept(
+    name: str, bench: Any, place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip({"pytorch": "torch"}.get(name.split("-")[0], name.split("-")[0]))
     original = bench.octune.tune
 
@@ -57,27 +61,51 @@ def test_a_row_is_run_and_kept(name: str, bench: Any, place: Any, tmp_path: Path
 
 
 def test_rows_that_cannot_run_say_why(bench: Any, place: Any) -> None:
-    for row, reason in (("pytorch-mrpc", "no folder of .* ends in mrpc"), ("pytorch-imagenet", "there is no .*imagenet")):
+    for row, reason in (
+        ("pytorch-mrpc", "no folder of .* ends in mrpc"),
+        ("pytorch-imagenet", "there is no .*imagenet"),
+    ):
         [found] = [one for one in bench.ROWS if one.name == row]
         with pytest.raises(bench.Missing, match=reason):
             found.job(place, found.task)
 
 
 def test_the_page_says_what_the_rows_say(bench: Any, tmp_path: Path) -> None:
-    where = {"date": "today", "cpu": "a CPU", "cores": 2, "features": ["avx2"], "python": "3.11", "versions": {"octune": "0.1"}}
+    where = {
+        "date": "today",
+        "cpu": "a CPU",
+        "cores": 2,
+        "features": ["avx2"],
+        "python": "3.11",
+        "versions": {"octune": "0.1"},
+    }
     row = {
-        "name": "pytorch-sst2", "task": "SST-2", "framework": "pytorch", "model": "tiny", "fp32": 0.8, "int8": 0.796, "n": 1000,
-        "low": -0.002, "high": 0.01, "lost": 9, "gained": 5, "met": True, "share": 0.95, "trials": 2, "seconds": 61.4, "speedup": 2.5,
+        "name": "pytorch-sst2", "task": "SST-2", "framework": "pytorch", "model": "tiny", "fp32": 0.8,
+        "int8": 0.796, "n": 1000, "low": -0.002, "high": 0.01, "lost": 9, "gained": 5, "met": True,
+        "share": 0.95, "trials": 2, "seconds": 61.4, "speedup": 2.5,
         "stages": {"baseline": 10.0, "trial": 15.0, "finalists": 30.0},
         "form": "compiled", "questions": None, "neighbours": 0.0, "where": where,
     }  # fmt: skip
     (tmp_path / "a.json").write_text(json.dumps(row))
     (tmp_path / "b.json").write_text(
-        json.dumps({**row, "name": "x", "framework": "tensorflow", "met": False, "low": None, "lost": None, "neighbours": 1.0})
+        json.dumps(
+            {
+                **row,
+                "name": "x",
+                "framework": "tensorflow",
+                "met": False,
+                "low": None,
+                "lost": None,
+                "neighbours": 1.0,
+            }
+        )
     )
     bench.write_page(tmp_path, tmp_path / "page.md")
     text = (tmp_path / "page.md").read_text()
-    numbers = "1,000 | 80.00 | 79.60 | -0.50% | -1.25% to +0.25% | -9 +5 | 95% | 2 | 61 | 2.5 | 30 | 2.50x (compiled)"
+    numbers = (
+        "1,000 | 80.00 | 79.60 | -0.50% | -1.25% to +0.25% | -9 +5 | 95% | 2 | 61 | 2.5 | 30 | 2.50x "
+        "(compiled)"
+    )
     assert f"| SST-2 | PyTorch | tiny | {numbers} | BERT-base: 91.97 / 92.32, -0.38%, 2.26x |" in text
     assert "79.60 (criterion not met)" in text
     assert "other processes kept the machine busy during x" in text
@@ -86,7 +114,9 @@ def test_the_page_says_what_the_rows_say(bench: Any, tmp_path: Path) -> None:
 
 def test_the_page_in_the_documents_is_made_of_the_rows(bench: Any, tmp_path: Path) -> None:
     bench.write_page(ROOT / "benchmarks/zoo_rows", tmp_path / "results.md")
-    assert (ROOT / "docs/results.md").read_text() == (tmp_path / "results.md").read_text(), "run: python benchmarks/zoo.py --page"
+    assert (ROOT / "docs/results.md").read_text() == (tmp_path / "results.md").read_text(), (
+        "run: python benchmarks/zoo.py --page"
+    )
 
 
 def test_defaults_are_octunes_own(bench: Any, place: Any) -> None:

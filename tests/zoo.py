@@ -1,10 +1,12 @@
-"""A zoo that fits into a test: small BERTs, trained in seconds on made-up GLUE and SQuAD files of the official form.
+"""A zoo that fits into a test: small BERTs, trained in seconds on made-up GLUE and SQuAD files of the
+official form.
 
     model = classifier(folder / "model", "sst-2")      # a Hugging Face folder with a tokenizer
     data = glue(folder / "glue", "sst-2")              # train.tsv, dev.tsv
     model, data = reader(folder / "model"), squad(folder / "squad")
 
-What is to be learned is easy: a sentence is positive if it says so, and the answer is the place that the context names.
+What is to be learned is easy: a sentence is positive if it says so, and the answer is the place that the
+context names.
 """
 
 from __future__ import annotations
@@ -18,7 +20,24 @@ from octune.tasks import load_task
 
 GOOD, BAD = ("good", "lovely", "fine"), ("bad", "awful", "dull")
 PLACES = ("paris", "london", "berlin", "rome", "madrid", "vienna")
-FILLER = ("the", "a", "film", "story", "was", "it", "of", "and", "in", "long", "where", "is", "man", "lived", "he", "said")
+FILLER = (
+    "the",
+    "a",
+    "film",
+    "story",
+    "was",
+    "it",
+    "of",
+    "and",
+    "in",
+    "long",
+    "where",
+    "is",
+    "man",
+    "lived",
+    "he",
+    "said",
+)
 TRAIN, DEV = 192, 96
 # The official header of each .tsv file; CoLA's has none. {text}, {other} and {label} are filled in.
 TSV: dict[str, tuple[str, str]] = {
@@ -39,7 +58,19 @@ def tokenizer(folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     characters = "abcdefghijklmnopqrstuvwxyz0123456789.,?\"'"
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *characters, *(f"##{c}" for c in characters), *GOOD, *BAD, *PLACES, *FILLER]
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *characters,
+        *(f"##{c}" for c in characters),
+        *GOOD,
+        *BAD,
+        *PLACES,
+        *FILLER,
+    ]
     (folder / "vocab.txt").write_text("\n".join(words) + "\n")
     BertTokenizerFast.from_pretrained(str(folder)).save_pretrained(folder)
 
@@ -96,14 +127,22 @@ def first_questions(source: Path, folder: Path, count: int) -> Path:
             left -= len(kept[-1]["qas"])
             if not left:
                 break
-        (folder / f"{stem}-v1.1.json").write_text(json.dumps({"version": "1.1", "data": [{"title": "part", "paragraphs": kept}]}))
+        (folder / f"{stem}-v1.1.json").write_text(
+            json.dumps({"version": "1.1", "data": [{"title": "part", "paragraphs": kept}]})
+        )
     return folder
 
 
 def _config(**options: Any) -> Any:
     from transformers import BertConfig
 
-    sizes = {"hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 192, "vocab_size": 160}
+    sizes = {
+        "hidden_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 192,
+        "vocab_size": 160,
+    }
     return BertConfig(**sizes, max_position_embeddings=512, **options)
 
 

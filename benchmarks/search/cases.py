@@ -3,8 +3,9 @@
     case = cnn(seed=0)              # or transformer(seed=0)
     case.model, case.calibration, case.evaluation
 
-Hard means: some channels between two ops are made hundreds of times larger, and the weights that read them as much smaller. In fp32
-the model computes the same; in plain int8 these channels take the range of all others. Real transformers have outliers of this kind.
+Hard means: some channels between two ops are made hundreds of times larger, and the weights that read them as
+much smaller. In fp32 the model computes the same; in plain int8 these channels take the range of all others.
+Real transformers have outliers of this kind.
 """
 
 from __future__ import annotations
@@ -71,7 +72,10 @@ class Layer(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.norm1(x)
-        q, k, v = (part(y).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.query, self.key, self.value))
+        q, k, v = (
+            part(y).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in (self.query, self.key, self.value)
+        )
         mixed = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
         x = x + self.output(mixed)
         y = self.norm2(x)
@@ -116,8 +120,18 @@ def transformer(seed: int = 0, factor: float = 300.0, channels: int = 2) -> Case
     with torch.no_grad():
         for index in (0, 2):
             layer = model.layers[index]
-            _grow(layer.value, layer.output, torch.randperm(layer.value.out_features, generator=pick)[:channels], factor)
-            _grow(layer.mix, layer.down, torch.randperm(layer.mix.out_features, generator=pick)[:channels], factor)
+            _grow(
+                layer.value,
+                layer.output,
+                torch.randperm(layer.value.out_features, generator=pick)[:channels],
+                factor,
+            )
+            _grow(
+                layer.mix,
+                layer.down,
+                torch.randperm(layer.mix.out_features, generator=pick)[:channels],
+                factor,
+            )
         layer = model.layers[3]
         chosen = torch.randperm(layer.norm2.weight.numel(), generator=pick)[:channels]
         layer.norm2.weight[chosen] *= factor
@@ -140,7 +154,10 @@ def _grow(makes: nn.Module, reads: nn.Module, channels: torch.Tensor, factor: fl
 def _data() -> tuple[Batches, Batches]:
     images, labels = load_digits(return_X_y=True)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
-    x, y = torch.tensor(images / 16, dtype=torch.float32).reshape(-1, 1, 8, 8)[order], torch.tensor(labels)[order]
+    x, y = (
+        torch.tensor(images / 16, dtype=torch.float32).reshape(-1, 1, 8, 8)[order],
+        torch.tensor(labels)[order],
+    )
     batches = [(x[start : start + BATCH], y[start : start + BATCH]) for start in range(0, len(x), BATCH)]
     return batches[: TRAIN // BATCH], batches[TRAIN // BATCH :]
 
@@ -157,7 +174,8 @@ def _train(model: nn.Module, train: Batches, seed: int, steps: int, rate: float)
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * (1.5 / fan) ** 0.5)
     optimizer = torch.optim.Adam(model.parameters(), rate)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # or sums would be taken in an order of their own every time, and every training give another model
+    # or sums would be taken in an order of their own every time, and every training give another model
+    torch.set_num_threads(1)
     for step in range(steps):
         x, y = train[step % len(train)]
         optimizer.zero_grad()

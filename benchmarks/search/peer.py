@@ -1,4 +1,5 @@
-"""Tunes the stress cases with Neural Compressor 2.6, in an environment of its own: run.py starts it with another Python.
+"""Tunes the stress cases with Neural Compressor 2.6, in an environment of its own: run.py starts it with
+another Python.
 
     python -m venv peer && peer/bin/pip install neural-compressor==2.6 scikit-learn torch
     python benchmarks/search/run.py --peer-python peer/bin/python
@@ -22,7 +23,9 @@ MATMULS = ("Conv2d", "ConvReLU2d", "Linear", "LinearReLU")
 
 
 def main(name: str, weights: str, most: int) -> None:
-    """Default settings of the tool: static int8, 1 % relative loss, ``most`` trials. ``weights`` are those that everybody else tunes."""
+    """Default settings of the tool: static int8, 1 % relative loss, ``most`` trials. ``weights`` are those
+    that everybody else tunes.
+    """
     torch.set_num_threads(1)
     import neural_compressor
     from neural_compressor import PostTrainingQuantConfig, quantization
@@ -42,7 +45,9 @@ def main(name: str, weights: str, most: int) -> None:
         tuning_criterion=TuningCriterion(max_trials=most),
     )
     begun = time.perf_counter()
-    model = quantization.fit(case.model, config, calib_dataloader=_Loader(case.calibration), eval_func=evaluate)
+    model = quantization.fit(
+        case.model, config, calib_dataloader=_Loader(case.calibration), eval_func=evaluate
+    )
     seconds = time.perf_counter() - begun
     answer = {
         "tool": f"Neural Compressor {neural_compressor.__version__}, torch {torch.__version__}",
@@ -52,7 +57,9 @@ def main(name: str, weights: str, most: int) -> None:
         "accuracy": None if model is None else case.accuracy(model),
         "int8": None
         if model is None
-        else sum("quantized" in type(m).__module__ and type(m).__name__ in MATMULS for m in model.model.modules()),
+        else sum(
+            "quantized" in type(m).__module__ and type(m).__name__ in MATMULS for m in model.model.modules()
+        ),
     }
     print(json.dumps(answer))
 

@@ -5,8 +5,9 @@ python benchmarks/search/run.py --case cnn --strategy auto     # one of them
 python benchmarks/search/run.py --markdown docs/search.md      # write the tables into a page
 python benchmarks/search/run.py --peer-python peer/bin/python  # with Neural Compressor, see peer.py
 
-Two models that read scikit-learn's digits, with outlier channels that change nothing in fp32 and break plain int8 (see cases.py), and a
-criterion of 1 %. Ends with 1 if auto needs more than 2 + log2(n) evaluations, or leaves more ops in float than the yardstick.
+Two models that read scikit-learn's digits, with outlier channels that change nothing in fp32 and break plain
+int8 (see cases.py), and a criterion of 1 %. Ends with 1 if auto needs more than 2 + log2(n) evaluations, or
+leaves more ops in float than the yardstick.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ class Yardstick:
 
     def accuracy(self, quantized: tuple[str, ...]) -> float:
         self.evaluations += 1
-        return self.case.accuracy(self.backend.apply(Plan(dict.fromkeys(quantized, Scheme.int8())), self.ranges))
+        return self.case.accuracy(
+            self.backend.apply(Plan(dict.fromkeys(quantized, Scheme.int8())), self.ranges)
+        )
 
     def passes(self, accuracy: float) -> bool:
         return accuracy >= (1 - LOSS) * self.baseline
@@ -116,11 +119,15 @@ class Yardstick:
         return self._row("yardstick: greedy fallback", len(quantized), score, begun)
 
     def _row(self, name: str, count: int, score: float, begun: float) -> Row:
-        return Row(name, self.evaluations, time.perf_counter() - begun, count, len(self.ops), 0, score, None, True)
+        return Row(
+            name, self.evaluations, time.perf_counter() - begun, count, len(self.ops), 0, score, None, True
+        )
 
 
 def tuned(case: Case, strategy: str) -> Row:
-    """One run of Octune, with size as the objective: what comes out then does not hang on the speed of the machine."""
+    """One run of Octune, with size as the objective: what comes out then does not hang on the speed of the
+    machine.
+    """
     begun = time.perf_counter()
     result = octune.tune(
         case.model,
@@ -156,9 +163,21 @@ def peer(python: str, name: str, case: Case, ops: int) -> Row:
         done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if not lines:
-        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}")
+        raise RuntimeError(
+            f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}"
+        )
     got = json.loads(lines[-1])
-    return Row(got["tool"], got["evaluations"], got["seconds"], got["int8"], ops, 0, got["accuracy"], None, got["met"])
+    return Row(
+        got["tool"],
+        got["evaluations"],
+        got["seconds"],
+        got["int8"],
+        ops,
+        0,
+        got["accuracy"],
+        None,
+        got["met"],
+    )
 
 
 def compare(name: str, strategies: list[str], python: str | None, console: Console) -> tuple[Row, list[Row]]:
@@ -198,14 +217,19 @@ def write(path: Path, tables: dict[str, list[Row]], note: str) -> None:
 
 def main() -> int:
     """Returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--case", action="append", choices=sorted(CASES))
     parser.add_argument("--strategy", action="append", choices=sorted(STRATEGIES))
-    parser.add_argument("--markdown", type=Path, help="the page to write the tables into, between its markers")
+    parser.add_argument(
+        "--markdown", type=Path, help="the page to write the tables into, between its markers"
+    )
     parser.add_argument("--peer-python", help="a Python that has neural-compressor 2.6 and torch")
     parser.add_argument("--note", default="", help="a remark for the page")
     options = parser.parse_args()
-    torch.set_num_threads(1)  # the models are small, and two threads that wait for each other crawl on a busy machine
+    # the models are small, and two threads that wait for each other crawl on a busy machine
+    torch.set_num_threads(1)
     console, tables, failed = Console(), {}, False
     for name in options.case or sorted(CASES):
         best, rows = compare(name, options.strategy or sorted(STRATEGIES), options.peer_python, console)

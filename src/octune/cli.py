@@ -36,17 +36,26 @@ app = typer.Typer(
 CONFIG_COPY = "config.yaml"
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the outcome only.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, and nothing else there.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on standard output, and nothing else there.")
+]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show what goes on underneath.")]
-Conf = Annotated[Path | None, typer.Argument(help="A YAML file: native, iLiT or LPOT dialect.", show_default=False)]
-Task = Annotated[str | None, typer.Option(help="A known task, such as cola or squad, instead of a file or of the file's data.")]
+Conf = Annotated[
+    Path | None, typer.Argument(help="A YAML file: native, iLiT or LPOT dialect.", show_default=False)
+]
+Task = Annotated[
+    str | None,
+    typer.Option(help="A known task, such as cola or squad, instead of a file or of the file's data."),
+]
 Model = Annotated[str | None, typer.Option(help="The model: as model.path in a file.")]
 Data = Annotated[Path | None, typer.Option(help="The folder of the task's files, or the one that holds it.")]
 Tokenizer = Annotated[str | None, typer.Option(help="The task's tokenizer. Default: the model's own.")]
 
 
 @app.callback(invoke_without_command=True)
-def _root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
     if version:
         from octune import __version__
 
@@ -61,14 +70,21 @@ def tune(
     model: Model = None,
     data: Data = None,
     tokenizer: Tokenizer = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to save the model. Default: <workspace>/model.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Where to save the model. Default: <workspace>/model."),
+    ] = None,
     workspace: Annotated[
-        Path | None, typer.Option(help="Where the journal is kept. Default: the file's own, or octune_runs/<name>-<time>.")
+        Path | None,
+        typer.Option(
+            help="Where the journal is kept. Default: the file's own, or octune_runs/<name>-<time>."
+        ),
     ] = None,
     portable: Annotated[
         bool | None,
         typer.Option(
-            "--portable/--no-portable", help="Safe on any x86-64 CPU, or on CPUs like this one. Default: the file's, or portable."
+            "--portable/--no-portable",
+            help="Safe on any x86-64 CPU, or on CPUs like this one. Default: the file's, or portable.",
         ),
     ] = None,
     quiet: Quiet = False,
@@ -78,16 +94,33 @@ def tune(
     """Tune the model that a YAML file or the options name, and save the winner."""
     config = _named(load_config(conf) if conf else Config(), task, model, data, tokenizer)
     if portable is not None:
-        config = config.model_copy(update={"performance": config.performance.model_copy(update={"portable": portable})})
+        config = config.model_copy(
+            update={"performance": config.performance.model_copy(update={"portable": portable})}
+        )
     name = conf.stem if conf else task
-    folder = workspace or config.workspace.path or Path("octune_runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
-    _run(config, folder, resume=config.workspace.resume, output=output, quiet=quiet, as_json=as_json, verbose=verbose)
+    folder = (
+        workspace or config.workspace.path or Path("octune_runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    )
+    _run(
+        config,
+        folder,
+        resume=config.workspace.resume,
+        output=output,
+        quiet=quiet,
+        as_json=as_json,
+        verbose=verbose,
+    )
 
 
 @app.command()
 def resume(
-    directory: Annotated[Path, typer.Argument(help="The workspace of an interrupted run.", show_default=False)],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to save the model. Default: <workspace>/model.")] = None,
+    directory: Annotated[
+        Path, typer.Argument(help="The workspace of an interrupted run.", show_default=False)
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Where to save the model. Default: <workspace>/model."),
+    ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     verbose: Verbose = False,
@@ -96,12 +129,22 @@ def resume(
     path = directory / CONFIG_COPY
     if not path.exists():
         raise WorkspaceError(f"{directory} is not a workspace of 'octune tune': it has no {CONFIG_COPY}.")
-    _run(load_config(path), directory, resume=True, output=output, quiet=quiet, as_json=as_json, verbose=verbose)
+    _run(
+        load_config(path),
+        directory,
+        resume=True,
+        output=output,
+        quiet=quiet,
+        as_json=as_json,
+        verbose=verbose,
+    )
 
 
 @app.command()
 def replay(
-    directory: Annotated[Path, typer.Argument(help="The workspace of a run, finished or not.", show_default=False)],
+    directory: Annotated[
+        Path, typer.Argument(help="The workspace of a run, finished or not.", show_default=False)
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Show what a run has found so far, from its workspace alone. Nothing is run."""
@@ -119,10 +162,17 @@ def replay(
     raise typer.Exit(0 if result.met else 1)
 
 
-def _named(config: Config, task: str | None, model: str | None, data: Path | None, tokenizer: str | None) -> Config:
-    """The configuration with the model and the task that the command line names; without a file it must name all of them."""
+def _named(
+    config: Config, task: str | None, model: str | None, data: Path | None, tokenizer: str | None
+) -> Config:
+    """The configuration with the model and the task that the command line names; without a file it must name
+    all of them.
+    """
     if (task is None) != (data is None):
-        raise ConfigError(f"--task and --data belong together: {'--data, the folder of its files,' if task else '--task'} is missing.")
+        raise ConfigError(
+            f"--task and --data belong together: {'--data, the folder of its files,' if task else '--task'} "
+            "is missing."
+        )
     if tokenizer is not None and task is None:
         raise ConfigError("--tokenizer is for the data of --task, which is missing.")
     if config == Config() and (task is None or model is None):
@@ -132,7 +182,10 @@ def _named(config: Config, task: str | None, model: str | None, data: Path | Non
 
         check_task(task)  # before a model is loaded for it
     if data is not None and not data.is_dir():
-        raise ConfigError(f"--data {data} is not a folder. Expected the folder of the task's files, or the one that holds it.")
+        raise ConfigError(
+            f"--data {data} is not a folder. Expected the folder of the task's files, or the one that holds "
+            "it."
+        )
     sections = config.to_json()
     if model is not None:
         sections["model"] = {**(sections.get("model") or {}), "path": model}
@@ -142,13 +195,24 @@ def _named(config: Config, task: str | None, model: str | None, data: Path | Non
     return Config.build(**sections)
 
 
-def _run(config: Config, folder: Path, *, resume: bool, output: Path | None, quiet: bool, as_json: bool, verbose: bool) -> None:
+def _run(
+    config: Config,
+    folder: Path,
+    *,
+    resume: bool,
+    output: Path | None,
+    quiet: bool,
+    as_json: bool,
+    verbose: bool,
+) -> None:
     from octune.report.progress import LiveProgress
     from octune.report.tables import result_table
     from octune.tune import tune as run
 
     console = _console(quiet=quiet, as_json=as_json, verbose=verbose)
-    config = config.model_copy(update={"workspace": config.workspace.model_copy(update={"path": folder, "resume": resume})})
+    config = config.model_copy(
+        update={"workspace": config.workspace.model_copy(update={"path": folder, "resume": resume})}
+    )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG_COPY).write_text(config.to_yaml())
     listener = LiveProgress(console, config.tuning.timeout)
@@ -158,7 +222,10 @@ def _run(config: Config, folder: Path, *, resume: bool, output: Path | None, qui
     if as_json:
         typer.echo(json.dumps(summary(result, saved), indent=1))
     elif quiet:
-        typer.echo(f"{'met' if result.met else 'NOT met'}: {result.best.score}, {result.speedup or 0:.2f}x, saved to {saved}")
+        typer.echo(
+            f"{'met' if result.met else 'NOT met'}: {result.best.score}, {result.speedup or 0:.2f}x, saved "
+            f"to {saved}"
+        )
     else:
         console.print(result_table(result, str(saved)))
     raise typer.Exit(0 if result.met else 1)
@@ -179,7 +246,10 @@ def summary(result: Result, saved: Path | None = None) -> dict[str, Any]:
 
     def short(trial: Trial) -> dict[str, Any]:
         data = trial.summary()
-        return data | {"plan_digest": data.pop("plan"), "verdict": str(trial.verdict) if trial.verdict else None}
+        return data | {
+            "plan_digest": data.pop("plan"),
+            "verdict": str(trial.verdict) if trial.verdict else None,
+        }
 
     return {
         "met": result.met,
@@ -205,12 +275,18 @@ def analyze(
     model: Model = None,
     data: Data = None,
     tokenizer: Tokenizer = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write everything to this file, as JSON.")] = None,
-    all_ops: Annotated[bool, typer.Option("--all", help="Show every op, not only the most harmful ones.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Also write everything to this file, as JSON.")
+    ] = None,
+    all_ops: Annotated[
+        bool, typer.Option("--all", help="Show every op, not only the most harmful ones.")
+    ] = False,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Show how much harm int8 does at every op, what would help, and what 'auto' would try first. No labels are needed."""
+    """Show how much harm int8 does at every op, what would help, and what 'auto' would try first. No labels
+    are needed.
+    """
     from octune.analysis import analyze as run
     from octune.report.analysis import analysis_table
     from octune.report.progress import LiveProgress
@@ -231,11 +307,15 @@ def analyze(
 
 @app.command()
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where to save the int8 model.")] = Path("octune_runs/demo/model"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to save the int8 model.")] = Path(
+        "octune_runs/demo/model"
+    ),
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Fetch a small BERT and real movie reviews, train a sentiment head, and tune it: the whole job in a few minutes."""
+    """Fetch a small BERT and real movie reviews, train a sentiment head, and tune it: the whole job in a few
+    minutes.
+    """
     from octune.demo.run import run_demo
     from octune.report.tables import result_table
 
@@ -266,7 +346,9 @@ def doctor(as_json: AsJson = False) -> None:
 @app.command()
 def config(
     conf: Annotated[Path | None, typer.Argument(help="A YAML file in any dialect.")] = None,
-    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of the native dialect.")] = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON schema of the native dialect.")
+    ] = False,
 ) -> None:
     """Print the effective configuration of a YAML file, or the schema."""
     if schema:
@@ -296,8 +378,8 @@ def _console(*, quiet: bool = False, as_json: bool = False, verbose: bool = Fals
 
 def main() -> None:
     """Run the command; an error of Octune's own is one message and exit code 2, never a traceback."""
-    # Threads that wait for each other by spinning make a run crawl as soon as another process wants a core. GNU OpenMP reads this
-    # when the framework is imported, so it must be set before.
+    # Threads that wait for each other by spinning make a run crawl as soon as another process wants a core.
+    # GNU OpenMP reads this when the framework is imported, so it must be set before.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         app()

@@ -31,14 +31,15 @@ USUAL = 0.95
 class Verdict:
     """What one score says against the criterion.
 
-    ``drop`` is the loss against the baseline (positive is worse), ``allowed`` the largest loss that passes; both in the metric's own unit.
-    ``low`` and ``high`` bound the drop with 95 % confidence (or the criterion's own) when both scores have per-item results;
-    ``lost`` and ``gained`` count the answers that flipped, of ``n``. ``needed`` is about how many items would decide, if they went
-    on like this; None when it is decided or unknown.
+    ``drop`` is the loss against the baseline (positive is worse), ``allowed`` the largest loss that passes;
+    both in the metric's own unit. ``low`` and ``high`` bound the drop with 95 % confidence (or the
+    criterion's own) when both scores have per-item results; ``lost`` and ``gained`` count the answers that
+    flipped, of ``n``. ``needed`` is about how many items would decide, if they went on like this; None when
+    it is decided or unknown.
 
-    Without a confidence the drop alone decides, and ``undecidable`` says whether luck could have. With one, ``bound`` is what
-    the drop does not exceed with that confidence: the outcome is "pass" if that is allowed, "fail" if a forbidden drop is as
-    certain, else "undecidable".
+    Without a confidence the drop alone decides, and ``undecidable`` says whether luck could have. With one,
+    ``bound`` is what the drop does not exceed with that confidence: the outcome is "pass" if that is allowed,
+    "fail" if a forbidden drop is as certain, else "undecidable".
     """
 
     outcome: Outcome
@@ -77,7 +78,11 @@ class Verdict:
         if self.bound is not None and self.confidence is not None:
             words.append(f"at most {self.bound:+.4f} with {self.confidence:.0%} confidence")
         if self.undecidable:
-            text = "undecidable with this many items" if self.low is not None else "undecidable without one score per item"
+            text = (
+                "undecidable with this many items"
+                if self.low is not None
+                else "undecidable without one score per item"
+            )
             words.append(text + (f" (about {self.needed} would decide)" if self.needed is not None else ""))
         return ", ".join(words)
 
@@ -94,8 +99,9 @@ class Verdict:
 class Criterion(ABC):
     """Base of :class:`Relative` and :class:`Absolute`.
 
-    Without a ``confidence`` the score decides as it is. With one, such as 0.95, a pass must be certain to that degree: a model
-    that loses more than is allowed passes with a chance of at most 5 %. That needs one score per item.
+    Without a ``confidence`` the score decides as it is. With one, such as 0.95, a pass must be certain to
+    that degree: a model that loses more than is allowed passes with a chance of at most 5 %. That needs one
+    score per item.
     """
 
     tolerance: float
@@ -103,18 +109,31 @@ class Criterion(ABC):
     confidence: float | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.tolerance, bool) or not isinstance(self.tolerance, int | float) or not math.isfinite(self.tolerance):
-            raise ConfigError(f"The tolerance of a criterion must be a finite number. Got {self.tolerance!r} instead.")
+        if (
+            isinstance(self.tolerance, bool)
+            or not isinstance(self.tolerance, int | float)
+            or not math.isfinite(self.tolerance)
+        ):
+            raise ConfigError(
+                f"The tolerance of a criterion must be a finite number. Got {self.tolerance!r} instead."
+            )
         sure = self.confidence
-        if sure is not None and (isinstance(sure, bool) or not isinstance(sure, int | float) or not 0.5 <= sure < 1):
-            raise ConfigError(f"The confidence of a criterion must be from 0.5 to below 1, such as 0.95. Got {sure!r} instead.")
+        if sure is not None and (
+            isinstance(sure, bool) or not isinstance(sure, int | float) or not 0.5 <= sure < 1
+        ):
+            raise ConfigError(
+                f"The confidence of a criterion must be from 0.5 to below 1, such as 0.95. Got {sure!r} "
+                "instead."
+            )
 
     @abstractmethod
     def allowed(self, baseline: float) -> float:
         """The largest loss that passes; negative demands a gain."""
 
     def credit(self, baseline: Score) -> npt.NDArray[np.float64] | None:
-        """What each item may lose, where that is an estimate too, because it depends on the baseline's items. None by default."""
+        """What each item may lose, where that is an estimate too, because it depends on the baseline's items.
+        None by default.
+        """
         return None
 
     def loss(self, baseline: float, value: float) -> float:
@@ -142,17 +161,26 @@ class Criterion(ABC):
         if self.confidence is not None:
             deciding = self.margins(paired, score, 1 - self.confidence)
             bound = drop + deciding.up
-            outcome = "pass" if bound <= allowed else "fail" if drop - deciding.down > allowed else "undecidable"
+            outcome = (
+                "pass" if bound <= allowed else "fail" if drop - deciding.down > allowed else "undecidable"
+            )
             undecided = outcome == "undecidable"
-        verdict = Verdict(outcome, drop, allowed, low, high, lost, gained, int(losses.size), None, self.confidence, bound)
+        verdict = Verdict(
+            outcome, drop, allowed, low, high, lost, gained, int(losses.size), None, self.confidence, bound
+        )
         if score.partial:
             return replace(verdict, outcome="fail", stopped=_stopped(score))
         return replace(verdict, needed=_needed(losses.size, allowed - drop, deciding) if undecided else None)
 
     def _by_drop(self, baseline: Score, score: Score, drop: float) -> Outcome:
-        # A hair of slack: 0.9 - 0.891 is 0.009000000000000008, and a user who allows 1 % means to pass here. It goes with the scores:
-        # a fixed amount would let anything pass where the scores themselves are tiny, such as a mean squared error.
-        return "pass" if drop <= self.allowed(baseline.value) + 1e-9 * max(abs(baseline.value), abs(score.value)) else "fail"
+        # A hair of slack: 0.9 - 0.891 is 0.009000000000000008, and a user who allows 1 % means to pass here.
+        # It goes with the scores: a fixed amount would let anything pass where the scores themselves are
+        # tiny, such as a mean squared error.
+        return (
+            "pass"
+            if drop <= self.allowed(baseline.value) + 1e-9 * max(abs(baseline.value), abs(score.value))
+            else "fail"
+        )
 
     def _losses(self, baseline: Score, score: Score) -> npt.NDArray[np.float64]:
         if baseline.items is None or score.items is None:
@@ -160,14 +188,18 @@ class Criterion(ABC):
         return baseline.items - score.items if self.higher_is_better else score.items - baseline.items
 
     def margins(self, baseline: Score, score: Score, tail: float) -> Margins:
-        """How far off the drop may be, each way, with a chance of at most ``tail``; both scores must have the same items."""
+        """How far off the drop may be, each way, with a chance of at most ``tail``; both scores must have the
+        same items.
+        """
         losses = self._losses(baseline, score)
         if losses.size < 2:
             return Margins(math.inf, math.inf, math.inf, math.inf)
         return margins(losses, tail, self.most(baseline, losses), self.credit(baseline))
 
     def most(self, baseline: Score, losses: npt.NDArray[np.float64]) -> tuple[float, float]:
-        """The most that one item can lose and gain: by the limits of the metric, else by what the items are seen to differ."""
+        """The most that one item can lose and gain: by the limits of the metric, else by what the items are
+        seen to differ.
+        """
         items = baseline.items
         if items is None:
             raise ValueError("the most that an item can lose needs the baseline's items")
@@ -179,14 +211,19 @@ class Criterion(ABC):
         if not self.higher_is_better:
             most = most[1], most[0]
         seen = float(np.abs(losses).max())
-        # Without a limit, an item is taken to lose at most what the worst of fp32's items is worse than its best.
+        # Without a limit, an item is taken to lose at most what the worst of fp32's items is worse than its
+        # best.
         lost, gained = (one if math.isfinite(one) else best - worst for one in most)
         return max(lost, seen), max(gained, seen)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, in the words of the configuration."""
         sure = {} if self.confidence is None else {"confidence": self.confidence}
-        return {type(self).__name__.lower(): self.tolerance, "higher_is_better": self.higher_is_better, **sure}
+        return {
+            type(self).__name__.lower(): self.tolerance,
+            "higher_is_better": self.higher_is_better,
+            **sure,
+        }
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Criterion:
@@ -201,7 +238,9 @@ class Criterion(ABC):
         return replace(self, confidence=None)
 
     def __str__(self) -> str:
-        return self._described() + ("" if self.confidence is None else f", with {self.confidence:.0%} confidence")
+        return self._described() + (
+            "" if self.confidence is None else f", with {self.confidence:.0%} confidence"
+        )
 
     @abstractmethod
     def _described(self) -> str: ...
@@ -214,7 +253,11 @@ class Relative(Criterion):
         return self.tolerance * abs(baseline)
 
     def credit(self, baseline: Score) -> npt.NDArray[np.float64] | None:
-        return None if baseline.items is None else self.tolerance * math.copysign(1.0, baseline.value) * baseline.items
+        return (
+            None
+            if baseline.items is None
+            else self.tolerance * math.copysign(1.0, baseline.value) * baseline.items
+        )
 
     def _described(self) -> str:
         return f"at most {self.tolerance:.2%} of the fp32 score lost"
@@ -235,18 +278,31 @@ def _part(baseline: Score, index: npt.NDArray[np.int64]) -> Score:
     if baseline.items is None or index.size == 0 or index.max() >= baseline.items.size:
         return Score.of(baseline.value)
     hits = None if baseline.hits is None else baseline.hits[index]
-    return Score(baseline.value, int(index.size), None, None, baseline.items[index], hits, baseline.limits, baseline.span)
+    return Score(
+        baseline.value,
+        int(index.size),
+        None,
+        None,
+        baseline.items[index],
+        hits,
+        baseline.limits,
+        baseline.span,
+    )
 
 
 def _needed(n: int, distance: float, sides: Margins) -> int | None:
-    """About how many items would decide: what is due to unseen losses shrinks with their number, the rest with its square root."""
+    """About how many items would decide: what is due to unseen losses shrinks with their number, the rest
+    with its square root.
+    """
     margin, unseen = (sides.up, sides.unseen_up) if distance >= 0 else (sides.down, sides.unseen_down)
     unseen, distance = min(unseen, margin), abs(distance)
     if distance == 0 or not math.isfinite(margin):
         return None
     rest = margin - unseen
     # unseen * x^2 + rest * x = distance, with x the square root of n over the number that is needed
-    root = (math.sqrt(rest**2 + 4 * unseen * distance) - rest) / (2 * unseen) if unseen > 0 else distance / rest
+    root = (
+        (math.sqrt(rest**2 + 4 * unseen * distance) - rest) / (2 * unseen) if unseen > 0 else distance / rest
+    )
     # At a drop that is all but the limit itself, no number of items decides.
     return max(n, math.ceil(n / root**2)) if root > 1e-6 else None
 

@@ -3,8 +3,9 @@
     batches = as_batches(loader, role="evaluation")
     for batch in batches: ...
 
-A list, a DataLoader or any other iterable is taken as it is; a function without arguments is called for every walk;
-a generator can be walked only once, so it is drawn into memory. What cannot be data is refused with a message.
+A list, a DataLoader or any other iterable is taken as it is; a function without arguments is called for every
+walk; a generator can be walked only once, so it is drawn into memory. What cannot be data is refused with a
+message.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ log = logging.getLogger("octune")
 class Batches:
     """Batches that can be walked again and again, at most ``limit`` of them.
 
-    Where the data allows it they can also be picked by number: ``pick(3)``, of ``count``. ``blocks`` says how many batches make a block,
-    for data whose blocks are random samples of its rows.
+    Where the data allows it they can also be picked by number: ``pick(3)``, of ``count``. ``blocks`` says how
+    many batches make a block, for data whose blocks are random samples of its rows.
     """
 
     def __init__(
@@ -57,7 +58,9 @@ class Batches:
     def taken(self, numbers: Sequence[int], blocks: Sequence[int] | None = None) -> Batches:
         """Only the batches of these numbers, of data that can be picked from."""
         if self.pick is None:
-            raise DataError(f"The batches of the {self._role} data cannot be picked by number. Give them as a list.")
+            raise DataError(
+                f"The batches of the {self._role} data cannot be picked by number. Give them as a list."
+            )
         pick = self.pick
         return Batches(
             lambda: (pick(number) for number in numbers),
@@ -75,7 +78,10 @@ class Batches:
             count += 1
             yield batch
         if count == 0:
-            raise DataError(f"The {self._role} data is empty: it gave no batch. Expected an iterable of batches, for example a DataLoader.")
+            raise DataError(
+                f"The {self._role} data is empty: it gave no batch. Expected an iterable of batches, for "
+                "example a DataLoader."
+            )
 
     def first(self) -> Any:
         """The first batch."""
@@ -90,21 +96,31 @@ def as_batches(data: Any, *, role: str, limit: int | None = None) -> Batches:
     if isinstance(data, Batches):
         return data
     expected = (
-        "Expected an iterable of batches, for example a DataLoader or a list; a batch is a tensor, a tuple, a dict or (inputs, label)."
+        "Expected an iterable of batches, for example a DataLoader or a list; a batch is a tensor, a "
+        "tuple, a dict or (inputs, label)."
     )
     if isinstance(data, str | bytes):
         raise DataError(f"The {role} data is the {type(data).__name__} {data!r:.60}. {expected}")
     if isinstance(data, Mapping):
-        raise DataError(f"The {role} data is one dict with the keys {list(data)[:6]}. {expected} Put a single batch in a list: [batch].")
+        raise DataError(
+            f"The {role} data is one dict with the keys {list(data)[:6]}. {expected} Put a single batch in a "
+            "list: [batch]."
+        )
     if hasattr(data, "shape") and hasattr(data, "dtype"):
-        raise DataError(f"The {role} data is one array of shape {tuple(data.shape)}. {expected} Put a single batch in a list: [batch].")
+        raise DataError(
+            f"The {role} data is one array of shape {tuple(data.shape)}. {expected} Put a single batch in a "
+            "list: [batch]."
+        )
     if not isinstance(data, Iterable) and (isinstance(data, type) or not hasattr(data, "__getitem__")):
         if callable(data):
             return Batches(lambda: iter(_called(data, role)), role, limit)
         raise DataError(f"The {role} data is a {type(data).__name__}, which cannot be walked. {expected}")
     if isinstance(data, Iterator):
         kept = list(islice(data, limit))
-        note = f"the {role} data is a generator, which can be walked only once: its {len(kept)} batches were drawn into memory"
+        note = (
+            f"the {role} data is a generator, which can be walked only once: its {len(kept)} batches were "
+            "drawn into memory"
+        )
         log.warning("%s", note)
         return Batches(lambda: iter(kept), role, limit, (note,), kept.__getitem__, kept.__len__)
     pick, length = _random_access(data)
@@ -117,10 +133,18 @@ def _random_access(data: Any) -> tuple[Callable[[int], Any], Callable[[], int]] 
         return data.__getitem__, data.__len__
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not hasattr(data, "__iter__"):
         return data.__getitem__, data.__len__
-    # A DataLoader in order: its batches are made of known items. With workers, picking them one by one would be slower than a walk.
-    if type(data).__name__ != "DataLoader" or type(getattr(data, "sampler", None)).__name__ != "SequentialSampler":
+    # A DataLoader in order: its batches are made of known items. With workers, picking them one by one would
+    # be slower than a walk.
+    if (
+        type(data).__name__ != "DataLoader"
+        or type(getattr(data, "sampler", None)).__name__ != "SequentialSampler"
+    ):
         return None, None
-    if getattr(data, "num_workers", 1) or data.batch_sampler is None or type(data.batch_sampler).__name__ != "BatchSampler":
+    if (
+        getattr(data, "num_workers", 1)
+        or data.batch_sampler is None
+        or type(data.batch_sampler).__name__ != "BatchSampler"
+    ):
         return None, None
     groups = list(data.batch_sampler)
     return lambda number: data.collate_fn([data.dataset[item] for item in groups[number]]), groups.__len__
@@ -129,5 +153,8 @@ def _random_access(data: Any) -> tuple[Callable[[int], Any], Callable[[], int]] 
 def _called(factory: Callable[[], Any], role: str) -> Iterable[Any]:
     made = factory()
     if isinstance(made, str | bytes) or not isinstance(made, Iterable):
-        raise DataError(f"The {role} data is a function that returned a {type(made).__name__}. Expected an iterable of batches.")
+        raise DataError(
+            f"The {role} data is a function that returned a {type(made).__name__}. Expected an iterable of "
+            "batches."
+        )
     return made

@@ -1,20 +1,23 @@
 """Everything Octune raises on purpose.
 
     OctuneError
-    ├── ConfigError          the YAML file or an argument: names file, line, key, expectation, nearest valid key
+    ├── ConfigError          the YAML file or an argument: names file, line, key, expectation, nearest valid
+                             key
     ├── DataError            calibration or evaluation data: empty, one-shot, wrong type, missing folder
     ├── ModelError           the model: not recognised, cannot be copied, cannot be run on the data
     │   └── UnsupportedError a request that the backend cannot honour
     ├── EvaluationError      the user's scoring code: raised, hung, or returned something that is not a score
     │   └── EvaluationTimeout
-    ├── CriterionError       nothing quantized met the criterion, and the caller asked for an error instead of the closest model
+    ├── CriterionError       nothing quantized met the criterion, and the caller asked for an error instead of
+                             the closest model
     ├── PlanError            a plan names an op that is not there, or a scheme that op cannot run
     ├── ArtifactError        a saved folder is tampered with, truncated, or needs code that is not there
     ├── WorkspaceError       the journal belongs to another run, or cannot be written
     ├── DownloadError        a file of the demo cannot be fetched or does not match its hash
     └── MissingDependency    an extra is not installed; the message is the pip command
 
-A failing set-up (configuration, data, baseline) raises. A failing trial does not: it is recorded and the search goes on.
+A failing set-up (configuration, data, baseline) raises. A failing trial does not: it is recorded and the
+search goes on.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ __all__ = [
     "WorkspaceError",
 ]
 
-# How a line ends that only says where in a library's sources an error passed: "Exception from src/inference/src/cpp/core.cpp:84:".
+# How a line ends that only says where in a library's sources an error passed: "Exception from
+# src/inference/src/cpp/core.cpp:84:".
 _LOCATION = re.compile(r"\.[ch]\w*:\d+:$")
 _LONGEST = 300
 
@@ -94,18 +98,24 @@ class MissingDependency(OctuneError, ImportError):
     """A package that is needed here is not installed."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(f"{purpose} needs {package}, which is not installed. Install it with: pip install 'octune[{extra}]'")
+        super().__init__(
+            f"{purpose} needs {package}, which is not installed. Install it with: pip install "
+            f"'octune[{extra}]'"
+        )
 
 
 def summary(error: BaseException) -> str:
-    """What an error says, in one line of at most 300 characters; an error without a message is shown as ``repr`` does.
+    """What an error says, in one line of at most 300 characters; an error without a message is shown as
+    ``repr`` does.
 
-    summary(RuntimeError("Exception from src/core.cpp:84:\\nUnable to read the model"))      # "Unable to read the model"
+    summary(RuntimeError("Exception from src/core.cpp:84:\\nUnable to read the model"))      # "Unable to read
+    the model"
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
     said = lines[0]
     if _LOCATION.search(said):
-        # OpenVINO begins with where the error passed and leads up to its cause, in lines that end with a colon.
+        # OpenVINO begins with where the error passed and leads up to its cause, in lines that end with a
+        # colon.
         said = " ".join(line for line in lines if not line.endswith(":")) or lines[-1]
     if len(said) > _LONGEST:
         # Cut in the middle: ONNX Runtime puts names of its functions there, and the cause at the end.

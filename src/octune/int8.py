@@ -6,13 +6,15 @@
 
 A weight is an array of (outputs, inputs of a group, *kernel), whatever framework it comes from.
 
-A CPU without an int8 dot product adds the products of two neighbouring inputs in 16 bits before it widens them. Under ``Limit.PAIRS`` that
-is safe for every possible input: the positive weights of such a pair add up to at most 128, and so do the negative ones, because 255 * 128
-fits into 16 bits. It takes a larger scale for most channels, by a quarter in the median: much less than giving up the eighth bit.
+A CPU without an int8 dot product adds the products of two neighbouring inputs in 16 bits before it widens
+them. Under ``Limit.PAIRS`` that is safe for every possible input: the positive weights of such a pair add up
+to at most 128, and so do the negative ones, because 255 * 128 fits into 16 bits. It takes a larger scale for
+most channels, by a quarter in the median: much less than giving up the eighth bit.
 
-Which weights are neighbours depends on how a kernel packs them. In all kernels that were looked at, it is input channels 2i and 2i + 1
-at one position of the kernel, unless their number is odd: then pairs may reach over to the next position, and any two weights of an
-output are taken for neighbours. tests/backends/saturation.py feeds every backend's real kernels the inputs that would overflow first.
+Which weights are neighbours depends on how a kernel packs them. In all kernels that were looked at, it is
+input channels 2i and 2i + 1 at one position of the kernel, unless their number is odd: then pairs may reach
+over to the next position, and any two weights of an output are taken for neighbours.
+tests/backends/saturation.py feeds every backend's real kernels the inputs that would overflow first.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ class Limit(Enum):
 
     NONE = "none"  # nothing: weights use all of their 8 bits
     PAIRS = "pairs"  # two neighbours of one sign add up to at most 128
-    EVEN = "even"  # only even weights: kernels that take signed activations by halving the weights do no harm to these
+    # only even weights: kernels that take signed activations by halving the weights do no harm to these
+    EVEN = "even"
 
     @property
     def safe_on(self) -> str:
@@ -92,19 +95,26 @@ def quantize_weight(weight: Array, granularity: str | None, limit: Limit) -> Int
     if granularity != "per_channel":
         peaks = peaks.max(keepdims=True, initial=0.0)
     # A pair's sum is at most 127 before its two weights are rounded, each by at most one half: 128 at most.
-    scales = np.where(peaks > levels * np.finfo(np.float32).tiny, peaks / np.float32(levels), np.float32(1)).astype(np.float32)
+    scales = np.where(
+        peaks > levels * np.finfo(np.float32).tiny, peaks / np.float32(levels), np.float32(1)
+    ).astype(np.float32)
     values = np.rint(weight / by_output(scales, weight.ndim)).clip(-levels, levels) * step
     return Int8Weight(values.astype(np.int8), scales / np.float32(step))
 
 
 def limited_again(weight: Int8Weight) -> Int8Weight:
-    """Weights that were made for CPUs with an int8 dot product, made safe for those without; channels that are safe stay as they are."""
+    """Weights that were made for CPUs with an int8 dot product, made safe for those without; channels that
+    are safe stay as they are.
+    """
     floats = weight.dequantized()
     limited = quantize_weight(floats, "per_channel", Limit.PAIRS)
     scales = np.broadcast_to(weight.scales, limited.scales.shape)
     safe = _pair_peaks(weight.values.astype(np.float32)) <= LARGEST + 1
     kept = by_output(safe, floats.ndim)
-    return Int8Weight(np.where(kept, weight.values, limited.values), np.where(safe, scales, limited.scales).astype(np.float32))
+    return Int8Weight(
+        np.where(kept, weight.values, limited.values),
+        np.where(safe, scales, limited.scales).astype(np.float32),
+    )
 
 
 def _peaks(weight: Array) -> Array:
@@ -114,7 +124,9 @@ def _peaks(weight: Array) -> Array:
 
 
 def _pair_peaks(weight: Array) -> Array:
-    """The largest sum, of every output, that two neighbours of one sign have; or a single weight, where that is larger."""
+    """The largest sum, of every output, that two neighbours of one sign have; or a single weight, where that
+    is larger.
+    """
     inputs = weight.shape[1] if weight.ndim > 1 else 1
     flat = weight.reshape(weight.shape[0], -1)
     positive, negative = np.maximum(flat, 0.0), np.maximum(-flat, 0.0)

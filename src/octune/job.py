@@ -1,6 +1,7 @@
 """Everything a run needs, made ready and checked before the first second of work is spent.
 
-``Job.of`` takes what the user gave, as arguments or in the configuration, and says what is missing or makes no sense.
+``Job.of`` takes what the user gave, as arguments or in the configuration, and says what is missing or makes
+no sense.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ log = logging.getLogger("octune")
 
 @dataclass(frozen=True)
 class Request:
-    """What a user asks for: the arguments of :func:`octune.tune`, all of which a configuration may stand in for.
+    """What a user asks for: the arguments of :func:`octune.tune`, all of which a configuration may stand in
+    for.
 
     ``unchecked`` needs no scoring. Without ``workspace`` nothing is written, whatever the configuration says.
     """
@@ -82,7 +84,9 @@ class Job:
             request.metric,
             wants_metric=request.evaluate is None and not request.unchecked,
         )
-        labelled = request.unchecked or request.evaluate is not None or given.metric not in (None, Agreement.name)
+        labelled = (
+            request.unchecked or request.evaluate is not None or given.metric not in (None, Agreement.name)
+        )
         unlabelled = () if labelled else _without_labels(given, config)
         settings = _settings(config, given)
         if config.model is not None and config.model.target == "onnx":
@@ -95,32 +99,51 @@ class Job:
             raise
 
     @classmethod
-    def _ready(cls, request: Request, config: Config, given: sources.Given, backend: Backend, unlabelled: Sequence[str]) -> Job:
+    def _ready(
+        cls,
+        request: Request,
+        config: Config,
+        given: sources.Given,
+        backend: Backend,
+        unlabelled: Sequence[str],
+    ) -> Job:
         if config.performance.streams > 1 and not backend.can_stream:
             raise UnsupportedError(
-                f"performance.streams is {config.performance.streams}, which is for graphs of TensorFlow, and this model is another kind "
+                f"performance.streams is {config.performance.streams}, which is for graphs of TensorFlow, "
+                "and this model is another kind "
                 f"({backend.name}). Leave it out."
             )
         calibration_batches = (
-            as_batches(given.calibration, role="calibration", limit=_limit(config)) if given.calibration is not None else None
+            as_batches(given.calibration, role="calibration", limit=_limit(config))
+            if given.calibration is not None
+            else None
         )
         certify = request.certify or config.criterion.certify
         if certify not in (None, "holdout"):
             raise ConfigError(f"certify must be 'holdout' or be left out. Got {certify!r} instead.")
-        evaluator, certifier, evaluation_batches = _evaluators(backend, request, given, config, certify is not None)
+        evaluator, certifier, evaluation_batches = _evaluators(
+            backend, request, given, config, certify is not None
+        )
         notes = [*unlabelled, *(calibration_batches.notes if calibration_batches else ())]
         if calibration_batches is None and config.quantization.approach == "static":
             raise ConfigError(
-                "quantization.approach is static, which takes ranges from calibration data, and there is none. Give calibration=."
+                "quantization.approach is static, which takes ranges from calibration data, and there is "
+                "none. Give calibration=."
             )
         if calibration_batches is None and not request.unchecked:
             notes.append("no calibration data: only dynamic schemes are used")
         if given.calibration is not None and given.calibration is given.evaluation:
-            notes.append("calibration and evaluation use the same data: the score is flattered, give separate data")
+            notes.append(
+                "calibration and evaluation use the same data: the score is flattered, give separate data"
+            )
         for note in notes:
             log.warning("%s", note)
         criterion = request.criterion or _criterion(config, evaluator)
-        firsts = [_first(backend, batches) for batches in (evaluation_batches, calibration_batches) if batches is not None]
+        firsts = [
+            _first(backend, batches)
+            for batches in (evaluation_batches, calibration_batches)
+            if batches is not None
+        ]
         example = firsts[0] if firsts else None
         samples = config.calibration.samples if calibration_batches is not None else (0,)
         if config.calibration.batches is not None and calibration_batches is not None:
@@ -128,10 +151,18 @@ class Job:
         if example is not None and config.performance.batch_size is not None:
             example = backend.resized(example, config.performance.batch_size)
         folder = config.workspace.path if request.workspace else None
-        journal = Journal.open(folder, _header(backend, evaluator, certify, criterion, config, folder), resume=config.workspace.resume)
+        journal = Journal.open(
+            folder,
+            _header(backend, evaluator, certify, criterion, config, folder),
+            resume=config.workspace.resume,
+        )
         stop = Stop(config.tuning.timeout, config.tuning.max_trials)
-        stopwatch = Stopwatch(backend, Timing(config.performance.warmup, config.performance.iterations), stop, example)
-        study = Study(backend, evaluator, criterion, journal, stop, request.listener or Listener(), stopwatch, certifier)
+        stopwatch = Stopwatch(
+            backend, Timing(config.performance.warmup, config.performance.iterations), stop, example
+        )
+        study = Study(
+            backend, evaluator, criterion, journal, stop, request.listener or Listener(), stopwatch, certifier
+        )
         return cls(config, study, calibration_batches, samples, folder / RANGES if folder else None, notes)
 
     def strategy(self, space: Space) -> Strategy:
@@ -147,7 +178,9 @@ class Job:
     def __enter__(self) -> Job:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.study.journal.close()
         self.study.backend.close()
         self.study.listener.close()
@@ -175,44 +208,60 @@ def _refuse_what_is_not_there(config: Config) -> None:
     if config.tuning.tensorboard:
         raise UnsupportedError("tuning.tensorboard is not there yet. Set it to false.")
     if (config.performance.num_of_instance or 1) != 1:
-        raise UnsupportedError("evaluation.performance with more than one instance is not there yet. Set num_of_instance to 1.")
+        raise UnsupportedError(
+            "evaluation.performance with more than one instance is not there yet. Set num_of_instance to 1."
+        )
     if config.tuning.performance_only:
         raise UnsupportedError(
-            "tuning.performance_only skips scoring, which is what octune.quantize() is for. Call that, or set it to false."
+            "tuning.performance_only skips scoring, which is what octune.quantize() is for. Call that, or "
+            "set it to false."
         )
 
 
 def _evaluators(
     backend: Backend, request: Request, given: sources.Given, config: Config, certify: bool
 ) -> tuple[Evaluator, Evaluator | None, Batches | None]:
-    """Who scores in the search, and who scores on data held out of it; and the evaluation data, if it is known."""
+    """Who scores in the search, and who scores on data held out of it; and the evaluation data, if it is
+    known.
+    """
     limit, seed, evaluate = config.tuning.trial_timeout, config.tuning.random_seed, request.evaluate
     if request.unchecked:
         return FunctionEvaluator(lambda model: 0.0), None, None
     if evaluate is not None:
         if not callable(evaluate):
             raise ConfigError(
-                f"evaluate must be a function that takes the model and returns its score. Got {type(evaluate).__name__} instead."
+                "evaluate must be a function that takes the model and returns its score. Got "
+                f"{type(evaluate).__name__} instead."
             )
         batches = as_batches(given.evaluation, role="evaluation") if given.evaluation is not None else None
         if not certify:
             return FunctionEvaluator(evaluate, limit, seed), None, batches
-        search, held = (FunctionEvaluator(evaluate, limit, seed, partial(items, seed=seed)) for items in (search_items, held_items))
+        search, held = (
+            FunctionEvaluator(evaluate, limit, seed, partial(items, seed=seed))
+            for items in (search_items, held_items)
+        )
         return search, held, batches
     if given.metric is None or given.evaluation is None:
         missing = "evaluation data" if given.evaluation is None else "a metric"
         raise ConfigError(
-            f"There is no way to score the model: {missing} is missing. Give evaluate=fn, or metric= and evaluation=; "
+            f"There is no way to score the model: {missing} is missing. Give evaluate=fn, or metric= and "
+            "evaluation=; "
             "octune.quantize() applies a plan without checking."
         )
-    metric = given.metric if isinstance(given.metric, Metric) else get_metric(given.metric, **config.evaluation.metric_options)
+    metric = (
+        given.metric
+        if isinstance(given.metric, Metric)
+        else get_metric(given.metric, **config.evaluation.metric_options)
+    )
     metric = postprocessed(metric, config.evaluation.postprocess or {})
     batches = as_batches(given.evaluation, role="evaluation")
     by = AgreementEvaluator if isinstance(metric, Agreement) else MetricEvaluator
     if not certify:
         return by(backend, batches, metric, limit, config.evaluation.samples, seed), None, batches
     if config.evaluation.samples is not None:
-        raise ConfigError("certify: holdout and evaluation.samples cannot be combined. Leave one out, or give fewer data.")
+        raise ConfigError(
+            "certify: holdout and evaluation.samples cannot be combined. Leave one out, or give fewer data."
+        )
     to_search, to_hold = split_batches(batches, seed)
     return (
         by(backend, to_search, metric, limit, seed=seed),
@@ -222,11 +271,16 @@ def _evaluators(
 
 
 def _without_labels(given: sources.Given, config: Config) -> tuple[str, ...]:
-    """Nobody says how to score: then what fp32 says is what counts. Without evaluation data, half of the calibration data judges."""
+    """Nobody says how to score: then what fp32 says is what counts. Without evaluation data, half of the
+    calibration data judges.
+    """
     if given.evaluation is None and given.calibration is None:
         return ()  # nothing to compare on either: the missing data is refused further on
     given.metric = Agreement(**config.evaluation.metric_options)
-    notes = ["NO LABELS: nothing says how to score the model, so the criterion is agreement with fp32, not accuracy"]
+    notes = [
+        "NO LABELS: nothing says how to score the model, so the criterion is agreement with fp32, not "
+        "accuracy"
+    ]
     if given.evaluation is None:
         kept = list(as_batches(given.calibration, role="calibration", limit=_limit(config)))
         given.calibration, given.evaluation = (kept[::2], kept[1::2]) if len(kept) > 1 else (kept, kept)
@@ -239,7 +293,9 @@ def _first(backend: Backend, batches: Batches) -> Any:
     """The first batch of the data, as the backend takes it."""
     inputs = next(backend.parts(backend.split(batches.first())[0]), None)
     if inputs is None:
-        raise DataError("The first item of the data stands for no batch at all: the file that it names is empty.")
+        raise DataError(
+            "The first item of the data stands for no batch at all: the file that it names is empty."
+        )
     return inputs
 
 
@@ -260,7 +316,10 @@ def _as_onnx(given: sources.Given, config: Config, settings: Settings) -> tuple[
     elif given.evaluation is not None:
         given.evaluation = batches = as_batches(given.evaluation, role="evaluation")
     else:
-        raise ConfigError("model.target is onnx: exporting needs a batch of data to follow through the model. Give calibration=.")
+        raise ConfigError(
+            "model.target is onnx: exporting needs a batch of data to follow through the model. Give "
+            "calibration=."
+        )
     backend_named("onnx")  # says what to install, if it is not
     from octune.backends.onnx.export import is_tensorflow, to_onnx
 
@@ -275,7 +334,12 @@ def _limit(config: Config) -> int:
 
 
 def _header(
-    backend: Backend, evaluator: Evaluator, certify: str | None, criterion: Criterion, config: Config, folder: Path | None
+    backend: Backend,
+    evaluator: Evaluator,
+    certify: str | None,
+    criterion: Criterion,
+    config: Config,
+    folder: Path | None,
 ) -> dict[str, Any]:
     """What must be equal for a journal to be continued."""
     if folder is None:

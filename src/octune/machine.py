@@ -1,12 +1,14 @@
-"""What this machine can do, and what follows from it. Nothing else in Octune asks for the name of an instruction set.
+"""What this machine can do, and what follows from it. Nothing else in Octune asks for the name of an
+instruction set.
 
     machine = probe_machine()
     machine.exact_int8      # whether sums of 8-bit products are exact, whatever the numbers
     machine.bf16            # whether bfloat16 is computed, not emulated
     machine.refused         # why int8 is not offered on this kind of CPU at all; empty on x86-64
 
-A CPU without an int8 dot product (VNNI, AMX) multiplies uint8 by int8 and adds two neighbouring products in 16 bits, where 255 * 127 * 2
-does not fit. :mod:`octune.int8` keeps weights small enough for that; a model with larger ones is exact only where ``exact_int8`` holds.
+A CPU without an int8 dot product (VNNI, AMX) multiplies uint8 by int8 and adds two neighbouring products in
+16 bits, where 255 * 127 * 2 does not fit. :mod:`octune.int8` keeps weights small enough for that; a model
+with larger ones is exact only where ``exact_int8`` holds.
 """
 
 from __future__ import annotations
@@ -24,12 +26,24 @@ from typing import Any
 __all__ = ["Machine", "pretending", "probe_machine"]
 
 # The words of /proc/cpuinfo that kernels look for, from the oldest to the newest.
-X86 = ("sse4_1", "avx", "avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16")
+X86 = (
+    "sse4_1",
+    "avx",
+    "avx2",
+    "avx_vnni",
+    "avx512f",
+    "avx512_vnni",
+    "avx512_bf16",
+    "amx_tile",
+    "amx_int8",
+    "amx_bf16",
+)
 ARM = ("asimddp", "i8mm", "bf16")
 EXACT = {"avx_vnni", "avx512_vnni", "amx_int8"}
 BF16 = {"avx512_bf16", "amx_bf16"}
 
-# oneDNN runs as if the CPU had nothing newer when this is set; so do PyTorch, TensorFlow and OpenVINO, which use it.
+# oneDNN runs as if the CPU had nothing newer when this is set; so do PyTorch, TensorFlow and OpenVINO, which
+# use it.
 LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 _AVX2, _VNNI = ("sse4_1", "avx", "avx2"), ("sse4_1", "avx", "avx2", "avx512f", "avx512_vnni")
 LEVELS = {
@@ -61,7 +75,9 @@ class Machine:
 
     @property
     def bf16(self) -> bool:
-        """Whether bfloat16 products have an instruction of their own; elsewhere they are emulated, several times slower than fp32."""
+        """Whether bfloat16 products have an instruction of their own; elsewhere they are emulated, several
+        times slower than fp32.
+        """
         return not BF16.isdisjoint(self.features)
 
     def runs(self, dtype: str) -> bool:
@@ -116,7 +132,11 @@ def pretending(machine: Machine) -> Iterator[Machine]:
 
 def probe_machine() -> Machine:
     """This machine, as kernels are allowed to see it."""
-    return _pretended[-1] if _pretended else _probed(next((os.environ[name] for name in LIMITS if os.environ.get(name)), ""))
+    return (
+        _pretended[-1]
+        if _pretended
+        else _probed(next((os.environ[name] for name in LIMITS if os.environ.get(name)), ""))
+    )
 
 
 @cache

@@ -5,8 +5,8 @@
     plan.with_(classifier=Scheme.bf16())
     Plan.from_json(plan.to_json()) == plan
 
-model + plan + ranges = quantized model, and nothing else. Equal plans have equal digests in every process, so a
-trial's result can be found again by the plan it belongs to.
+model + plan + ranges = quantized model, and nothing else. Equal plans have equal digests in every process, so
+a trial's result can be found again by the plan it belongs to.
 """
 
 from __future__ import annotations
@@ -63,10 +63,13 @@ class Scheme:
             if self.mode is None or self.granularity is None:
                 raise PlanError(f"An int8 scheme needs a mode and a granularity. Got {details} instead.")
             if (self.mode == "static") != (self.range_method is not None):
-                raise PlanError(f"A range method belongs to static int8 schemes, and only to them. Got {details} instead.")
+                raise PlanError(
+                    f"A range method belongs to static int8 schemes, and only to them. Got {details} instead."
+                )
         elif any(detail is not None for detail in details) or self.repairs:
             raise PlanError(
-                f"A {self.dtype} scheme has no mode, granularity, range method or repairs. Got {details}, {self.repairs} instead."
+                f"A {self.dtype} scheme has no mode, granularity, range method or repairs. Got {details}, "
+                f"{self.repairs} instead."
             )
 
     @classmethod
@@ -98,18 +101,31 @@ class Scheme:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data without the fields that are not set."""
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items() if value not in (None, ())}
+        return {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in asdict(self).items()
+            if value not in (None, ())
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Scheme:
         """The inverse of :meth:`to_json`; refuses unknown fields."""
         known = [item.name for item in fields(cls)]
         if not isinstance(data, Mapping) or "dtype" not in data or not set(data) <= set(known):
-            raise PlanError(f"A scheme is a mapping with a dtype, and has the fields {', '.join(known)}. Got {data!r:.200} instead.")
+            raise PlanError(
+                f"A scheme is a mapping with a dtype, and has the fields {', '.join(known)}. Got "
+                f"{data!r:.200} instead."
+            )
         return cls(**{**data, "repairs": tuple(data.get("repairs", ()))})
 
     def __str__(self) -> str:
-        words = [self.dtype, self.mode, self.granularity, self.range_method, *(f"+{repair}" for repair in self.repairs)]
+        words = [
+            self.dtype,
+            self.mode,
+            self.granularity,
+            self.range_method,
+            *(f"+{repair}" for repair in self.repairs),
+        ]
         return " ".join(word for word in words if word)
 
 
@@ -117,9 +133,9 @@ class Scheme:
 class Op:
     """One operation of a model that could be quantized.
 
-    ``schemes`` are the ones the backend can run it in, fp32 always among them. An op that cannot be quantized has
-    fp32 alone, and ``note`` says why. ``signature`` says what it computes but for its
-    weights: ops with an equal signature cost the same on an equal input.
+    ``schemes`` are the ones the backend can run it in, fp32 always among them. An op that cannot be quantized
+    has fp32 alone, and ``note`` says why. ``signature`` says what it computes but for its weights: ops with
+    an equal signature cost the same on an equal input.
     """
 
     name: str
@@ -132,7 +148,10 @@ class Op:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        return asdict(self) | {"schemes": [scheme.to_json() for scheme in self.schemes], "aliases": list(self.aliases)}
+        return asdict(self) | {
+            "schemes": [scheme.to_json() for scheme in self.schemes],
+            "aliases": list(self.aliases),
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Op:
@@ -196,19 +215,28 @@ class Plan(Mapping[str, Scheme]):
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
         """The inverse of :meth:`to_json`."""
         if not isinstance(data, Mapping):
-            raise PlanError(f"A plan is a mapping from op names to schemes. Got a {type(data).__name__} instead.")
+            raise PlanError(
+                f"A plan is a mapping from op names to schemes. Got a {type(data).__name__} instead."
+            )
         return cls({name: Scheme.from_json(scheme) for name, scheme in data.items()})
 
     def check(self, ops: Iterable[Op]) -> None:
-        """Raise :class:`PlanError` if this plan names an op that is not there or a scheme that op cannot run."""
+        """Raise :class:`PlanError` if this plan names an op that is not there or a scheme that op cannot
+        run.
+        """
         known = {op.name: op for op in ops}
         for name, scheme in self._schemes.items():
             if name not in known:
-                raise PlanError(f"The plan names an op {name!r}, which the model does not have. It has: {_some(known)}.")
+                raise PlanError(
+                    f"The plan names an op {name!r}, which the model does not have. It has: {_some(known)}."
+                )
             wanted = {(s.dtype, s.mode, s.granularity) for s in known[name].schemes}
             if (scheme.dtype, scheme.mode, scheme.granularity) not in wanted:
                 able = ", ".join(str(s) for s in known[name].schemes)
-                raise PlanError(f"The plan asks for {scheme} at {name!r}, which can run as: {able}. {known[name].note}".rstrip())
+                raise PlanError(
+                    f"The plan asks for {scheme} at {name!r}, which can run as: {able}. "
+                    f"{known[name].note}".rstrip()
+                )
 
     def __repr__(self) -> str:
         parts = ", ".join(f"{count} {dtype}" for dtype, count in sorted(self.counts().items()))

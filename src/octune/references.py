@@ -14,7 +14,9 @@ __all__ = ["resolve"]
 
 
 def resolve(reference: str) -> Any:
-    """The object behind the name; the working directory counts as a place to import from. Raises ImportError or AttributeError."""
+    """The object behind the name; the working directory counts as a place to import from. Raises ImportError
+    or AttributeError.
+    """
     module_name, _, attribute = reference.partition(":")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))

@@ -3,8 +3,8 @@
     result = octune.replay("octune_runs/bert")
     print(result)
 
-It works half-way through a run and after a crash, too: ``stopped_because`` then says that the run has not ended. What it cannot give back
-is the model: that is in the folder where it was saved.
+It works half-way through a run and after a crash, too: ``stopped_because`` then says that the run has not
+ended. What it cannot give back is the model: that is in the folder where it was saved.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def replay(workspace: str | Path) -> Result:
     journal = Journal.read(folder)
     start, recorded = journal.last("start"), journal.last("baseline")
     if start is None or recorded is None:
-        raise WorkspaceError(f"The run in {folder} has not scored the fp32 model yet, so there is nothing to show.")
+        raise WorkspaceError(
+            f"The run in {folder} has not scored the fp32 model yet, so there is nothing to show."
+        )
     criterion = Criterion.from_json(start["criterion"])
     baseline = Trial.from_json(recorded["answer"]["trial"])
     if baseline.score is None:
@@ -38,13 +40,26 @@ def replay(workspace: str | Path) -> Result:
     # fp32 against itself: the drop is known to be 0, however few items there are.
     score = baseline.score
     baseline = baseline.judged(criterion.without_confidence(), score)
-    trials = tuple(Trial.from_json(record["answer"]).judged(criterion, score) for record in journal.records("trial"))
+    trials = tuple(
+        Trial.from_json(record["answer"]).judged(criterion, score) for record in journal.records("trial")
+    )
     ended = journal.last("result")
     if ended is None:
         passing = [trial for trial in trials if trial.passed]
         best = max(passing, key=lambda trial: trial.speedup or 0.0, default=baseline)
         spent = sum(trial.seconds for trial in (baseline, *trials))
-        return Result(bool(passing), None, best.plan, baseline, best, trials, UNFINISHED, criterion, seconds=spent, workspace=folder)
+        return Result(
+            bool(passing),
+            None,
+            best.plan,
+            baseline,
+            best,
+            trials,
+            UNFINISHED,
+            criterion,
+            seconds=spent,
+            workspace=folder,
+        )
     best = next((trial for trial in trials if trial.key == ended["best"]), baseline)
     return Result(
         met=ended["met"],
@@ -83,5 +98,7 @@ def record(result: Result) -> dict[str, Any]:
 
 
 def _certified(journal: Journal, criterion: Criterion, best: Trial) -> Verdict | None:
-    scores = {record["trial"]: Score.from_json(record["answer"]["score"]) for record in journal.records("held out")}
+    scores = {
+        record["trial"]: Score.from_json(record["answer"]["score"]) for record in journal.records("held out")
+    }
     return criterion.judge(scores["fp32"], scores[best.key]) if {"fp32", best.key} <= set(scores) else None

@@ -29,7 +29,8 @@ class Trial:
     """One plan that was tried: what it scored, how fast it ran, or why it failed.
 
     ``form`` says how it ran: ``fp32`` (the baseline), ``eager``, or the name of a finalist's form such as
-    ``compiled``. ``speed`` is against fp32 measured in turns with it. ``samples`` is how many samples its ranges come from.
+    ``compiled``. ``speed`` is against fp32 measured in turns with it. ``samples`` is how many samples its
+    ranges come from.
     """
 
     plan: Plan
@@ -82,17 +83,25 @@ class Trial:
         }
 
     def summary(self) -> dict[str, Any]:
-        """Plain data without the plan's ops and the per-item scores: what a report or a manifest shows of a trial."""
+        """Plain data without the plan's ops and the per-item scores: what a report or a manifest shows of a
+        trial.
+        """
         data = self.to_json() | {"plan": self.plan.digest}
         if data["score"] is not None:
-            data["score"] = {key: value for key, value in data["score"].items() if key not in ("items", "hits", "index")}
+            data["score"] = {
+                key: value for key, value in data["score"].items() if key not in ("items", "hits", "index")
+            }
         return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Trial:
         """The inverse of :meth:`to_json`, but for the verdict (see :meth:`judged`)."""
         rest = dict(data)
-        ratio, interval, load = rest.pop("speedup"), rest.pop("speedup_interval", None), rest.pop("load", None)
+        ratio, interval, load = (
+            rest.pop("speedup"),
+            rest.pop("speedup_interval", None),
+            rest.pop("load", None),
+        )
         # Journals of before intervals were measured have none.
         low, high = interval or (ratio, ratio)
         speed = None if ratio is None else Speedup(ratio, low, high, load or 0.0)
@@ -112,9 +121,10 @@ class Trial:
 class Result:
     """The best model found, and everything that was learned on the way.
 
-    ``met`` says whether the model that is handed over meets the criterion. If nothing quantized did, or nothing was
-    faster, ``best`` and ``model`` are the closest or the fp32 baseline, and ``stopped_because`` says so. ``certified`` is the final
-    word on ``best`` from data that was held out of the search, where that was asked for.
+    ``met`` says whether the model that is handed over meets the criterion. If nothing quantized did, or
+    nothing was faster, ``best`` and ``model`` are the closest or the fp32 baseline, and ``stopped_because``
+    says so. ``certified`` is the final word on ``best`` from data that was held out of the search, where that
+    was asked for.
     """
 
     met: bool
@@ -137,11 +147,15 @@ class Result:
 
     @property
     def front(self) -> tuple[Trial, ...]:
-        """The trials that no other trial beats in both score and latency, fastest first; of those that were scored on all data."""
+        """The trials that no other trial beats in both score and latency, fastest first; of those that were
+        scored on all data.
+        """
         scored = [t for t in (self.baseline, *self.trials) if t.complete and t.latency_ms is not None]
         sign = 1.0 if self.criterion.higher_is_better else -1.0
         front: list[Trial] = []
-        for trial in sorted(scored, key=lambda t: (t.latency_ms or 0.0, -sign * (t.score.value if t.score else 0.0))):
+        for trial in sorted(
+            scored, key=lambda t: (t.latency_ms or 0.0, -sign * (t.score.value if t.score else 0.0))
+        ):
             value = sign * (trial.score.value if trial.score else 0.0)
             if not front or value > sign * (front[-1].score.value if front[-1].score else 0.0):
                 front.append(trial)
@@ -149,7 +163,9 @@ class Result:
 
     @property
     def rivals(self) -> int:
-        """How many quantized plans were compared on the data that ``best`` was chosen by: the more, the luckier the best of them looks."""
+        """How many quantized plans were compared on the data that ``best`` was chosen by: the more, the
+        luckier the best of them looks.
+        """
         return len({trial.plan for trial in self.trials if trial.complete})
 
     @property

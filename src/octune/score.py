@@ -26,13 +26,15 @@ class Score:
     """The score of one model on one evaluation set.
 
     ``items`` holds one number per item whose mean is the value (for metrics that are no mean, such as F1, the
-    jackknife's pseudo-values), so that two models can be compared item by item. ``hits`` says which items were
-    answered right, where that has a meaning: it is what flips are counted on. ``limits`` are the smallest and the largest
-    score that an item can have, where the value is the mean of the items and they are known (infinite: no such limit). ``span`` is how
-    far one changed answer can move a pseudo-value, where the items are such.
+    jackknife's pseudo-values), so that two models can be compared item by item. ``hits`` says which items
+    were answered right, where that has a meaning: it is what flips are counted on. ``limits`` are the
+    smallest and the largest score that an item can have, where the value is the mean of the items and they
+    are known (infinite: no such limit). ``span`` is how far one changed answer can move a pseudo-value, where
+    the items are such.
 
-    A score that was stopped early, because it could no longer pass, has a ``total`` of more than its ``n`` items. Its ``index`` says
-    which items of the full score it has, and ``p`` bounds the chance that a candidate which passes would be stopped like this.
+    A score that was stopped early, because it could no longer pass, has a ``total`` of more than its ``n``
+    items. Its ``index`` says which items of the full score it has, and ``p`` bounds the chance that a
+    candidate which passes would be stopped like this.
     """
 
     value: float
@@ -79,7 +81,10 @@ class Score:
         """A score that is the mean of per-item scores (or of pseudo-values, when ``value`` is given)."""
         array = np.asarray(items, dtype=np.float64)
         if array.ndim != 1 or array.size == 0:
-            raise EvaluationError(f"A score needs one number for each of at least one item. Got an array of shape {array.shape} instead.")
+            raise EvaluationError(
+                "A score needs one number for each of at least one item. Got an array of shape "
+                f"{array.shape} instead."
+            )
         mean = float(array.mean()) if value is None else float(value)
         right = None if hits is None else np.asarray(hits, dtype=np.float64)
         if array.size == 1:  # a single item says nothing about how far off it could be
@@ -88,8 +93,15 @@ class Score:
         return cls(mean, int(array.size), mean - half, mean + half, array, right, limits, span)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; infinities become null, because JSON has none. Items are kept to the last digit: a resumed run pairs them."""
-        data: dict[str, Any] = {"value": self.value, "n": self.n, "low": _finite(self.low), "high": _finite(self.high)}
+        """Plain data; infinities become null, because JSON has none. Items are kept to the last digit: a
+        resumed run pairs them.
+        """
+        data: dict[str, Any] = {
+            "value": self.value,
+            "n": self.n,
+            "low": _finite(self.low),
+            "high": _finite(self.high),
+        }
         for name in ("items", "hits", "index"):
             if getattr(self, name) is not None:
                 data[name] = getattr(self, name).tolist()
@@ -102,7 +114,9 @@ class Score:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Score:
         """The inverse of :meth:`to_json`."""
-        rest: dict[str, Any] = {key: data[key] for key in ("items", "hits", "span", "total", "p") if key in data}
+        rest: dict[str, Any] = {
+            key: data[key] for key in ("items", "hits", "span", "total", "p") if key in data
+        }
         if "limits" in data:
             low, high = data["limits"]
             rest["limits"] = (-math.inf if low is None else low, math.inf if high is None else high)

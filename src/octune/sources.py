@@ -1,4 +1,5 @@
-"""What a configuration names, made real: models, data and metrics from folders, files and ``package.module:name``.
+"""What a configuration names, made real: models, data and metrics from folders, files and
+``package.module:name``.
 
 given = fill(config, model=None, calibration=None, evaluation=None, metric=None)
 given.model, given.calibration, given.evaluation, given.metric
@@ -37,12 +38,16 @@ class Given:
     source: str | None = None
 
 
-def fill(config: Config, model: Any, calibration: Any, evaluation: Any, metric: Any, *, wants_metric: bool = True) -> Given:
+def fill(
+    config: Config, model: Any, calibration: Any, evaluation: Any, metric: Any, *, wants_metric: bool = True
+) -> Given:
     """Arguments first; what they leave open comes from the configuration."""
     source = config.model.path if config.model else None
     if model is None:
         if source is None:
-            raise ConfigError("There is no model: give one to tune(), or name it as model.path in the configuration.")
+            raise ConfigError(
+                "There is no model: give one to tune(), or name it as model.path in the configuration."
+            )
         model = open_model(source, config.model.framework if config.model else None)
     elif isinstance(model, str | Path):
         source = str(model)
@@ -50,9 +55,13 @@ def fill(config: Config, model: Any, calibration: Any, evaluation: Any, metric: 
     given = Given(model, calibration, evaluation, metric, source)
     tasks: dict[tuple[Any, ...], Any] = {}
     if given.calibration is None and config.calibration.data is not None:
-        given.calibration = _data(config.calibration.data, "calibration", config, source, tasks, given, wants_metric)
+        given.calibration = _data(
+            config.calibration.data, "calibration", config, source, tasks, given, wants_metric
+        )
     if given.evaluation is None and config.evaluation.data is not None:
-        given.evaluation = _data(config.evaluation.data, "evaluation", config, source, tasks, given, wants_metric)
+        given.evaluation = _data(
+            config.evaluation.data, "evaluation", config, source, tasks, given, wants_metric
+        )
     if given.metric is None and config.evaluation.metric is not None:
         given.metric = config.evaluation.metric
     return given
@@ -75,12 +84,18 @@ def import_name(reference: str, key: str) -> Any:
     try:
         return resolve(reference)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{key} names {reference!r}, which cannot be imported: {error}. Expected package.module:name.") from error
+        raise ConfigError(
+            f"{key} names {reference!r}, which cannot be imported: {error}. Expected package.module:name."
+        ) from error
 
 
 def _is_reference(source: str) -> bool:
     module, colon, name = source.partition(":")
-    return bool(colon) and all(part.isidentifier() for part in (*module.split("."), *name.split("."))) and not Path(source).exists()
+    return (
+        bool(colon)
+        and all(part.isidentifier() for part in (*module.split("."), *name.split(".")))
+        and not Path(source).exists()
+    )
 
 
 def _data(
@@ -101,7 +116,10 @@ def _data(
     if source.task is None or source.folder is None:
         raise ConfigError(f"{role}.data needs one of: task and folder, factory, arrays.")
     if role == "calibration" and source.split not in (None, "train"):
-        raise ConfigError(f"calibration.data.split is {source.split!r}; calibration reads the training rows. Remove it, or say train.")
+        raise ConfigError(
+            f"calibration.data.split is {source.split!r}; calibration reads the training rows. Remove it, or "
+            "say train."
+        )
     split = source.split if role == "evaluation" else None
     key = (source.task, str(source.folder), source.max_length, split, source.tokenizer)
     if key not in tasks:
@@ -144,12 +162,21 @@ class ArrayBatches(Sequence[Any]):
             with np.load(path, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
         except (OSError, ValueError) as error:
-            raise DataError(f"The arrays in {path} cannot be read: {error}. Expected an .npz file without pickled objects.") from error
+            raise DataError(
+                f"The arrays in {path} cannot be read: {error}. Expected an .npz file without pickled "
+                "objects."
+            ) from error
         self._label = next((arrays.pop(name) for name in ("label", "labels", "y") if name in arrays), None)
         if not arrays:
             raise DataError(f"{path} holds no input array. Expected inputs by name, and labels as 'label'.")
         self._inputs, self._size = arrays, batch_size
-        lengths = {name: len(array) for name, array in (*arrays.items(), *([("label", self._label)] if self._label is not None else []))}
+        lengths = {
+            name: len(array)
+            for name, array in (
+                *arrays.items(),
+                *([("label", self._label)] if self._label is not None else []),
+            )
+        }
         if len(set(lengths.values())) != 1:
             raise DataError(f"The arrays in {path} differ in length: {lengths}.")
         self._rows = next(iter(lengths.values()))

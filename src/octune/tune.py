@@ -48,13 +48,14 @@ def tune(
 ) -> Result:
     """Find the fastest int8 form of ``model`` that keeps its score.
 
-    Score it with your own ``evaluate(model) -> number``, or with a ``metric`` over ``evaluation`` batches of ``(inputs, label)``; with
-    neither, by how far it agrees with fp32. ``calibration`` batches show what the activations look like; without them only dynamic
-    schemes are used. A function that returns one number per item is compared with fp32 item by item; one that also takes ``subset``
-    (``evaluate(model, subset=None)``, numbers of items) is asked for no more items than it takes to see that a plan fails.
-    ``certify="holdout"`` keeps 30 % of the evaluation data out of the search, for the final word. ``config`` is a :class:`Config`, a
-    YAML file or a dict, and may name model, data and metric itself. The model you bring is not changed. There is always a
-    :class:`Result`; a set-up that cannot work raises.
+    Score it with your own ``evaluate(model) -> number``, or with a ``metric`` over ``evaluation`` batches of
+    ``(inputs, label)``; with neither, by how far it agrees with fp32. ``calibration`` batches show what the
+    activations look like; without them only dynamic schemes are used. A function that returns one number per
+    item is compared with fp32 item by item; one that also takes ``subset`` (``evaluate(model, subset=None)``,
+    numbers of items) is asked for no more items than it takes to see that a plan fails. ``certify="holdout"``
+    keeps 30 % of the evaluation data out of the search, for the final word. ``config`` is a :class:`Config`,
+    a YAML file or a dict, and may name model, data and metric itself. The model you bring is not changed.
+    There is always a :class:`Result`; a set-up that cannot work raises.
     """
     request = Request(model, calibration, evaluate, metric, evaluation, criterion, certify, config, listener)
     job = Job.of(request)
@@ -101,7 +102,11 @@ def _search(study: Study, strategy: Strategy, ranges: Ranges) -> str:
         if trial is None:
             return study.stop.reason
         strategy.tell(trial)
-    return "a plan met the criterion" if any(trial.passed for trial in study.trials) else "the search is complete"
+    return (
+        "a plan met the criterion"
+        if any(trial.passed for trial in study.trials)
+        else "the search is complete"
+    )
 
 
 def _price(job: Job, ops: Sequence[Op], ranges: Ranges) -> dict[tuple[str, Scheme], float]:
@@ -110,20 +115,28 @@ def _price(job: Job, ops: Sequence[Op], ranges: Ranges) -> dict[tuple[str, Schem
 
 
 def _faster(trial: Trial) -> bool:
-    """Whether it is clearly faster than fp32. Where others kept the machine too busy to tell, what its ops cost alone has to do."""
+    """Whether it is clearly faster than fp32. Where others kept the machine too busy to tell, what its ops
+    cost alone has to do.
+    """
     speed = trial.speed
     return speed is None or speed.beats(FP32) or (speed.disturbed and not FP32.beats(speed))
 
 
 def _fastest_passing(study: Study, job: Job, *, slower_too: bool = False) -> Trial | None:
-    """The passing trial that serves the objective best; one that is no faster than fp32 never wins a race for speed.
+    """The passing trial that serves the objective best; one that is no faster than fp32 never wins a race for
+    speed.
 
     A plan that leaves everything as it was never wins, whatever the noise of its timing says.
     """
-    passing = [trial for trial in study.trials if trial.passed and any(scheme.dtype != "fp32" for scheme in trial.plan.values())]
+    passing = [
+        trial
+        for trial in study.trials
+        if trial.passed and any(scheme.dtype != "fp32" for scheme in trial.plan.values())
+    ]
     if job.config.tuning.objective == "performance":
         passing = [trial for trial in passing if slower_too or _faster(trial)]
-        # Of those that tie in speed the smallest wins, and of those that tie in that as well the one that was there first.
+        # Of those that tie in speed the smallest wins, and of those that tie in that as well the one that was
+        # there first.
         passing = _smallest(_unbeaten(passing))
     else:
         passing = _unbeaten(_smallest(passing))
@@ -132,7 +145,11 @@ def _fastest_passing(study: Study, job: Job, *, slower_too: bool = False) -> Tri
 
 def _unbeaten(trials: Sequence[Trial]) -> list[Trial]:
     """Those that no other is clearly faster than."""
-    fastest = max((trial.speed for trial in trials if trial.speed is not None), key=lambda speed: speed.low, default=FP32)
+    fastest = max(
+        (trial.speed for trial in trials if trial.speed is not None),
+        key=lambda speed: speed.low,
+        default=FP32,
+    )
     return [trial for trial in trials if trial.speed is None or not fastest.beats(trial.speed)]
 
 
@@ -165,7 +182,8 @@ def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resu
     late = [study.journal.broken] if study.journal.broken else []
     if study.stopwatch.busiest > BUSY:
         late.append(
-            f"the machine was too busy to compare speeds: other processes took up to {study.stopwatch.busiest:.0%} of the CPU. "
+            "the machine was too busy to compare speeds: other processes took up to "
+            f"{study.stopwatch.busiest:.0%} of the CPU. "
             "What is not clearly faster than a plainer form is not used; tune again when it is quiet"
         )
     study.clock.stop()
@@ -194,7 +212,11 @@ def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resu
 
 def _in_turns(baseline: Trial, trials: Sequence[Trial]) -> Trial:
     """fp32 as it ran in turns with the last of these: timed at another moment it could not be compared."""
-    times = [trial.latency_ms * trial.speedup for trial in trials if trial.latency_ms is not None and trial.speedup is not None]
+    times = [
+        trial.latency_ms * trial.speedup
+        for trial in trials
+        if trial.latency_ms is not None and trial.speedup is not None
+    ]
     return replace(baseline, latency_ms=times[-1]) if times else baseline
 
 
@@ -211,7 +233,10 @@ def _why_float(plan: Plan, space: Space, ops: tuple[Op, ...]) -> dict[str, str]:
             reasons[name] = notes.get(name) or "it cannot be quantized, or was kept by the configuration"
         elif fastest[name].is_float:
             quantized = min(space.milliseconds(name, s) for s in choices if not s.is_float)
-            reasons[name] = f"int8 is slower here ({quantized:.3f} ms, fp32 {space.milliseconds(name, Scheme.fp32()):.3f} ms)"
+            reasons[name] = (
+                f"int8 is slower here ({quantized:.3f} ms, fp32 "
+                f"{space.milliseconds(name, Scheme.fp32()):.3f} ms)"
+            )
         else:
             share = space.harm(name, fastest[name]) / harm if harm else 0.0
             reasons[name] = f"accuracy: {share:.0%} of the predicted harm of int8"
@@ -219,7 +244,11 @@ def _why_float(plan: Plan, space: Space, ops: tuple[Op, ...]) -> dict[str, str]:
 
 
 def quantize(
-    model: Any, *, calibration: Any = None, plan: Plan | None = None, config: Config | str | Path | dict[str, Any] | None = None
+    model: Any,
+    *,
+    calibration: Any = None,
+    plan: Plan | None = None,
+    config: Config | str | Path | dict[str, Any] | None = None,
 ) -> Any:
     """Apply ``plan``, or the fastest one, in one go. Nothing is checked: use :func:`tune` to keep a score.
 
@@ -237,5 +266,7 @@ def quantize(
             plan = Space.of(ops, cost=_price(job, ops, ranges)).fastest()
         plan = Plan(plan)
         plan.check(study.backend.ops())
-        log.warning("quantize: %r was applied as it is; accuracy was not checked. octune.tune() checks it.", plan)
+        log.warning(
+            "quantize: %r was applied as it is; accuracy was not checked. octune.tune() checks it.", plan
+        )
         return study.backend.apply(plan, ranges)

@@ -51,7 +51,11 @@ def observed(backend: Backend, batches: list[Any]) -> Ranges:
 
 def int8_plan(backend: Backend, ranges: Ranges) -> Plan:
     """Every op that ran in its first int8 scheme."""
-    schemes = {op.name: next((s for s in op.schemes if not s.is_float), Scheme.fp32()) for op in backend.ops() if op.name in ranges}
+    schemes = {
+        op.name: next((s for s in op.schemes if not s.is_float), Scheme.fp32())
+        for op in backend.ops()
+        if op.name in ranges
+    }
     return Plan(schemes)
 
 
@@ -86,18 +90,26 @@ class BackendContract:
         assert all(op.note for op in ops if len(op.schemes) == 1)
 
     def test_every_op_that_ran_was_observed(self, backend: Backend, ranges: Ranges) -> None:
-        # A backend may keep what it saw of an op's output, too, as "name:output", and of a second operand as "name:b".
-        assert {name.removesuffix(":output").removesuffix(":b") for name in ranges} <= {op.name for op in backend.ops()}
+        # A backend may keep what it saw of an op's output, too, as "name:output", and of a second operand as
+        # "name:b".
+        assert {name.removesuffix(":output").removesuffix(":b") for name in ranges} <= {
+            op.name for op in backend.ops()
+        }
         assert ranges
         assert all(stats.low <= stats.high and stats.shape for stats in ranges.values())
 
     def test_the_empty_plan_is_fp32(self, backend: Backend, ranges: Ranges, inputs: Any) -> None:
-        wanted, got = backend.run(backend.fp32_model(), inputs), backend.run(backend.apply(Plan(), ranges), inputs)
+        wanted, got = (
+            backend.run(backend.fp32_model(), inputs),
+            backend.run(backend.apply(Plan(), ranges), inputs),
+        )
         assert set(wanted) == set(got)
         for name in wanted:
             np.testing.assert_allclose(got[name], wanted[name], rtol=1e-3, atol=1e-4)
 
-    def test_int8_is_close_smaller_and_not_the_same(self, backend: Backend, ranges: Ranges, inputs: Any) -> None:
+    def test_int8_is_close_smaller_and_not_the_same(
+        self, backend: Backend, ranges: Ranges, inputs: Any
+    ) -> None:
         baseline, model = backend.fp32_model(), backend.apply(int8_plan(backend, ranges), ranges)
         wanted, got = backend.run(baseline, inputs), backend.run(model, inputs)
         for name, array in wanted.items():
@@ -105,7 +117,9 @@ class BackendContract:
             assert np.abs(array - got[name]).mean() < 0.25 * np.abs(array - array.mean()).mean() + 1e-3
         assert backend.size(model) < 0.5 * backend.size(baseline)
 
-    def test_applying_a_plan_leaves_the_baseline_alone(self, backend: Backend, ranges: Ranges, inputs: Any) -> None:
+    def test_applying_a_plan_leaves_the_baseline_alone(
+        self, backend: Backend, ranges: Ranges, inputs: Any
+    ) -> None:
         before = {name: array.copy() for name, array in backend.run(backend.fp32_model(), inputs).items()}
         fingerprint = backend.fingerprint()
         backend.run(backend.apply(int8_plan(backend, ranges), ranges), inputs)
@@ -118,7 +132,9 @@ class BackendContract:
         first, second = (backend.run(backend.apply(plan, ranges), inputs) for _ in range(2))
         assert all(np.array_equal(first[name], second[name]) for name in first)
 
-    def test_every_scheme_of_every_kind_of_op_runs(self, backend: Backend, ranges: Ranges, inputs: Any) -> None:
+    def test_every_scheme_of_every_kind_of_op_runs(
+        self, backend: Backend, ranges: Ranges, inputs: Any
+    ) -> None:
         kinds = {op.kind: op for op in backend.ops() if op.name in ranges}
         wanted = backend.run(backend.fp32_model(), inputs)
         for op in kinds.values():
@@ -126,7 +142,9 @@ class BackendContract:
                 got = backend.run(backend.apply(Plan({op.name: scheme}), ranges), inputs)
                 for name, array in wanted.items():
                     assert np.isfinite(got[name]).all()
-                    assert np.abs(array - got[name]).mean() < 0.25 * np.abs(array - array.mean()).mean() + 1e-3, (op.name, str(scheme))
+                    assert (
+                        np.abs(array - got[name]).mean() < 0.25 * np.abs(array - array.mean()).mean() + 1e-3
+                    ), (op.name, str(scheme))
 
     def test_observing_changes_nothing(self, subject: Subject) -> None:
         backend = prepared(subject.model, subject.batches)
@@ -135,13 +153,20 @@ class BackendContract:
         assert backend.ops() == ops
         assert list(backend.notes) == notes
 
-    def test_a_plan_needs_no_observing(self, backend: Backend, ranges: Ranges, inputs: Any, subject: Subject) -> None:
+    def test_a_plan_needs_no_observing(
+        self, backend: Backend, ranges: Ranges, inputs: Any, subject: Subject
+    ) -> None:
         plan = int8_plan(backend, ranges)
         fresh = prepared(subject.model, subject.batches)
-        wanted, got = backend.run(backend.apply(plan, ranges), inputs), fresh.run(fresh.apply(plan, ranges), inputs)
+        wanted, got = (
+            backend.run(backend.apply(plan, ranges), inputs),
+            fresh.run(fresh.apply(plan, ranges), inputs),
+        )
         assert all(np.array_equal(wanted[name], got[name]) for name in wanted)
 
-    def test_what_was_applied_before_does_not_matter(self, backend: Backend, ranges: Ranges, inputs: Any) -> None:
+    def test_what_was_applied_before_does_not_matter(
+        self, backend: Backend, ranges: Ranges, inputs: Any
+    ) -> None:
         plan = int8_plan(backend, ranges)
         wanted = backend.run(backend.apply(plan, ranges), inputs)
         backend.apply(Plan(dict(list(plan.items())[::2])), ranges)
@@ -152,7 +177,10 @@ class BackendContract:
         first, second = backend.fp32_model(), backend.fp32_model()
         assert first is not second
         assert all(
-            np.array_equal(a, b) for a, b in zip(backend.run(first, inputs).values(), backend.run(second, inputs).values(), strict=True)
+            np.array_equal(a, b)
+            for a, b in zip(
+                backend.run(first, inputs).values(), backend.run(second, inputs).values(), strict=True
+            )
         )
 
     def test_a_plan_that_does_not_fit_is_refused(self, backend: Backend, ranges: Ranges) -> None:
@@ -165,7 +193,9 @@ class BackendContract:
             outputs = backend.run(model, backend.resized(inputs, samples))
             assert all(len(array) == samples for array in outputs.values())
 
-    def test_what_is_looked_at_is_what_a_model_answers(self, backend: Backend, ranges: Ranges, inputs: Any) -> None:
+    def test_what_is_looked_at_is_what_a_model_answers(
+        self, backend: Backend, ranges: Ranges, inputs: Any
+    ) -> None:
         for plan in (Plan(), int8_plan(backend, ranges)):
             wanted = backend.run(backend.apply(plan, ranges), inputs)
             (got,) = backend.outputs(plan, ranges, [inputs])
@@ -185,14 +215,20 @@ class BackendContract:
         assert min(found.speed.values()) > 0
 
     def test_damage_ranks_int8_above_bf16(self, backend: Backend, ranges: Ranges, inputs: Any) -> None:
-        op = next((op for op in backend.ops() if op.name in ranges and op.can("int8") and op.can("bf16")), None)
+        op = next(
+            (op for op in backend.ops() if op.name in ranges and op.can("int8") and op.can("bf16")), None
+        )
         if op is None:
-            pytest.skip(f"no op of the {backend.name} backend runs in bf16 on this CPU ({probe_machine().generation})")
+            pytest.skip(
+                f"no op of the {backend.name} backend runs in bf16 on this CPU ({probe_machine().generation})"
+            )
         int8, bf16 = next(s for s in op.schemes if not s.is_float), Scheme.bf16()
         harm = backend.harm({op.name: [int8, bf16]}, ranges, [inputs])
         assert 0 < harm[op.name, bf16] < harm[op.name, int8]
 
-    def test_saved_and_loaded_it_is_the_same(self, backend: Backend, ranges: Ranges, inputs: Any, subject: Subject, tmp_path: Path) -> None:
+    def test_saved_and_loaded_it_is_the_same(
+        self, backend: Backend, ranges: Ranges, inputs: Any, subject: Subject, tmp_path: Path
+    ) -> None:
         plan = int8_plan(backend, ranges)
         model = backend.apply(plan, ranges)
         metadata = backend.save(model, plan, tmp_path)

@@ -1,8 +1,10 @@
-"""Sums of 8-bit products are exact, whatever the inputs: on this CPU, and on those that add pairs of products in 16 bits.
+"""Sums of 8-bit products are exact, whatever the inputs: on this CPU, and on those that add pairs of products
+in 16 bits.
 
-A backend's tests subclass :class:`ExactSums`, and say how a model of one op is built and run. It is fed, for every output of the op, the
-inputs that would overflow first: the largest number wherever the output's weight is positive and the smallest elsewhere, and the reverse.
-tests/test_other_cpus.py runs these tests once more, on the kernels that older CPUs run.
+A backend's tests subclass :class:`ExactSums`, and say how a model of one op is built and run. It is fed, for
+every output of the op, the inputs that would overflow first: the largest number wherever the output's weight
+is positive and the smallest elsewhere, and the reverse. tests/test_other_cpus.py runs these tests once more,
+on the kernels that older CPUs run.
 """
 
 from __future__ import annotations
@@ -38,12 +40,16 @@ class Shape:
         random = np.random.default_rng(seed)
         shape = (self.outputs, self.inputs // self.groups, *[self.kernel] * (2 if self.kernel else 0))
         numbers = random.uniform(-1, 1, shape)
-        return (np.sign(numbers) * np.abs(numbers) ** tail * random.uniform(0.1, 10, (self.outputs, *[1] * (len(shape) - 1)))).astype(
-            np.float32
-        )
+        return (
+            np.sign(numbers)
+            * np.abs(numbers) ** tail
+            * random.uniform(0.1, 10, (self.outputs, *[1] * (len(shape) - 1)))
+        ).astype(np.float32)
 
     def worst_inputs(self, values: Array, low: int, high: int) -> Array:
-        """For every output and sign the inputs that make its sum as large as can be; images have room for a few windows."""
+        """For every output and sign the inputs that make its sum as large as can be; images have room for a
+        few windows.
+        """
         rows = []
         for output in range(min(self.outputs, 24)):
             for sign in (1, -1):
@@ -58,8 +64,13 @@ class Shape:
         return np.stack(rows).astype(np.float32)
 
     def sums(self, x: Array, made: Int8Weight) -> tuple[Array, Array]:
-        """What the op gives for integer inputs, in float64, and what the absolute values of the products add up to."""
-        values, scales = made.values.astype(np.float64), np.broadcast_to(made.scales, made.values.shape[:1]).astype(np.float64)
+        """What the op gives for integer inputs, in float64, and what the absolute values of the products add
+        up to.
+        """
+        values, scales = (
+            made.values.astype(np.float64),
+            np.broadcast_to(made.scales, made.values.shape[:1]).astype(np.float64),
+        )
         if not self.kernel:
             return x @ values.T * scales, np.abs(x) @ np.abs(values.T) * scales
         windows = np.lib.stride_tricks.sliding_window_view(x, (self.kernel, self.kernel), axis=(2, 3))
@@ -74,8 +85,9 @@ class Shape:
 
 LINEAR = (Shape(768, 24), Shape(64, 24), Shape(63, 17), Shape(5, 8), Shape(2, 4), Shape(1, 4))
 CONV = (
-    Shape(64, 24, 3), Shape(64, 24, 1), Shape(33, 16, 1), Shape(33, 16, 3), Shape(3, 16, 7), Shape(3, 16, 3), Shape(1, 8, 3),
-    Shape(2, 8, 3), Shape(32, 32, 3, 32), Shape(24, 24, 5, 24), Shape(32, 64, 3, 32), Shape(64, 32, 3, 4), Shape(48, 16, 3, 16),
+    Shape(64, 24, 3), Shape(64, 24, 1), Shape(33, 16, 1), Shape(33, 16, 3), Shape(3, 16, 7), Shape(3, 16,
+    3), Shape(1, 8, 3), Shape(2, 8, 3), Shape(32, 32, 3, 32), Shape(24, 24, 5, 24), Shape(32, 64, 3, 32),
+    Shape(64, 32, 3, 4), Shape(48, 16, 3, 16),
 )  # fmt: skip
 NEW_CPU = Machine("a CPU with VNNI", "x86_64", 2, ("avx2", "avx512f", "avx512_vnni"), None)
 
@@ -90,7 +102,9 @@ class ExactSums:
     examples: ClassVar[int] = 3
 
     def build(self, shape: Shape, weight: Array) -> Any:
-        """A model of the framework that is this op and nothing else, for a batch as :meth:`batch` lays it out."""
+        """A model of the framework that is this op and nothing else, for a batch as :meth:`batch` lays it
+        out.
+        """
         raise NotImplementedError
 
     def batch(self, x: Array) -> Any:
@@ -109,9 +123,13 @@ class ExactSums:
         """What weights must keep to."""
         return Limit.PAIRS
 
-    def errors(self, shape: Shape, weight: Array, scheme: Scheme, grid: tuple[int, int], *, portable: bool = True) -> list[float]:
+    def errors(
+        self, shape: Shape, weight: Array, scheme: Scheme, grid: tuple[int, int], *, portable: bool = True
+    ) -> list[float]:
         """How far the sums of each form are off, in units of what rounding to float explains."""
-        made = quantize_weight(weight, scheme.granularity, self.limit(shape, grid[0]) if portable else Limit.NONE)
+        made = quantize_weight(
+            weight, scheme.granularity, self.limit(shape, grid[0]) if portable else Limit.NONE
+        )
         x = shape.worst_inputs(made.values, *grid)
         wanted, size = shape.sums(x.astype(np.float64), made)
         backend = backend_for(self.build(shape, weight), Settings(portable=portable))
@@ -122,12 +140,21 @@ class ExactSums:
         allowed = 2e-6 * size
         if shape.kernel and self.rounds_convolutions:
             # Half a level of its range, which is that of fp32: beyond it there is none.
-            outside = np.abs(wanted - shape.sums(x.astype(np.float64), Int8Weight(weight, np.ones(1, np.float32)))[0])
+            outside = np.abs(
+                wanted - shape.sums(x.astype(np.float64), Int8Weight(weight, np.ones(1, np.float32)))[0]
+            )
             allowed = allowed + 0.51 * np.abs(wanted).max() / 127 + outside
         found = []
         for model in self.models(backend, Plan({op.name: scheme}), ranges, inputs):
             (y,) = backend.run(model, inputs).values()
-            found.append(float((np.abs((self.channels_first(y) if shape.kernel else y) - wanted) / np.maximum(allowed, 1e-30)).max()))
+            found.append(
+                float(
+                    (
+                        np.abs((self.channels_first(y) if shape.kernel else y) - wanted)
+                        / np.maximum(allowed, 1e-30)
+                    ).max()
+                )
+            )
         backend.close()
         return found
 

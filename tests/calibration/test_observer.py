@@ -12,8 +12,12 @@ from octune.calibration import Observer, TensorStats
 from octune.calibration.observer import BINS, SAMPLE
 
 floats = st.floats(-1e4, 1e4, width=32, allow_nan=False, allow_subnormal=False)
-arrays = hnp.arrays(np.float32, hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=12), elements=floats)
-streams = st.lists(hnp.arrays(np.float32, st.tuples(st.integers(1, 6), st.just(5)), elements=floats), min_size=1, max_size=6)
+arrays = hnp.arrays(
+    np.float32, hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=12), elements=floats
+)
+streams = st.lists(
+    hnp.arrays(np.float32, st.tuples(st.integers(1, 6), st.just(5)), elements=floats), min_size=1, max_size=6
+)
 
 
 def observe(*parts: np.ndarray, **how: object) -> TensorStats:
@@ -30,10 +34,15 @@ def observe(*parts: np.ndarray, **how: object) -> TensorStats:
 def test_streaming_equals_one_shot(parts: list[np.ndarray]) -> None:
     streamed, whole = observe(*parts), observe(np.concatenate(parts))
     assert (streamed.low, streamed.high) == (whole.low, whole.high)
-    assert (streamed.low, streamed.high) == (float(np.concatenate(parts).min()), float(np.concatenate(parts).max()))
+    assert (streamed.low, streamed.high) == (
+        float(np.concatenate(parts).min()),
+        float(np.concatenate(parts).max()),
+    )
     assert np.array_equal(streamed.channel_max, whole.channel_max)
     assert np.array_equal(streamed.channel_max, np.abs(np.concatenate(parts)).max(axis=0))
-    assert streamed.channel_mean == pytest.approx(np.concatenate(parts).mean(axis=0, dtype=np.float64), rel=1e-4, abs=1e-2)
+    assert streamed.channel_mean == pytest.approx(
+        np.concatenate(parts).mean(axis=0, dtype=np.float64), rel=1e-4, abs=1e-2
+    )
     assert streamed.counts.sum() == whole.counts.sum() == sum(part.size for part in parts)
 
 
@@ -52,7 +61,10 @@ def test_widening_conserves_mass_and_moves_it_by_at_most_two_bins(parts: list[np
 
 @given(arrays, arrays)
 def test_order_does_not_change_the_extremes(one: np.ndarray, other: np.ndarray) -> None:
-    forth, back = observe(one.reshape(-1, 1), other.reshape(-1, 1)), observe(other.reshape(-1, 1), one.reshape(-1, 1))
+    forth, back = (
+        observe(one.reshape(-1, 1), other.reshape(-1, 1)),
+        observe(other.reshape(-1, 1), one.reshape(-1, 1)),
+    )
     assert (forth.low, forth.high) == (back.low, back.high)
     assert np.array_equal(forth.channel_max, back.channel_max)
 
@@ -121,7 +133,11 @@ def test_inputs_that_need_no_range_are_only_touched() -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_infinite_input_is_noticed_and_does_not_spoil_the_rest(value: float) -> None:
-    stats = observe(np.array([[1.0, -2.0]], np.float32), np.array([[value, 0.0]], np.float32), np.array([[3.0, 0.0]], np.float32))
+    stats = observe(
+        np.array([[1.0, -2.0]], np.float32),
+        np.array([[value, 0.0]], np.float32),
+        np.array([[3.0, 0.0]], np.float32),
+    )
     assert not stats.finite
     assert (stats.low, stats.high) == (-2.0, 3.0)
 

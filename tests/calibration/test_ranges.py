@@ -17,7 +17,11 @@ from octune.errors import WorkspaceError
 
 METHODS = ("minmax", "percentile", "mse", "kl")
 finite = st.floats(-1e30, 1e30, allow_nan=False)
-arrays = hnp.arrays(np.float32, st.tuples(st.integers(1, 30), st.integers(1, 8)), elements=st.floats(-1e5, 1e5, width=32, allow_nan=False))
+arrays = hnp.arrays(
+    np.float32,
+    st.tuples(st.integers(1, 30), st.integers(1, 8)),
+    elements=st.floats(-1e5, 1e5, width=32, allow_nan=False),
+)
 
 
 def stats_of(array: np.ndarray) -> TensorStats:
@@ -33,7 +37,7 @@ def quantized(x: np.ndarray, low: float, high: float) -> np.ndarray:
     return (np.clip(np.round(x / scale) + zero_point, 0, 255) - zero_point) * scale
 
 
-# -- the affine mapping -----------------------------------------------------------------------------------------------
+# -- the affine mapping --------------------------------------------------------------------------------------
 
 
 @given(finite, finite)
@@ -49,7 +53,9 @@ def test_zero_is_exact_and_the_numbers_fit(one: float, other: float) -> None:
 
 
 @given(finite, finite, st.floats(0, 1))
-def test_values_inside_the_range_are_off_by_at_most_half_a_step(one: float, other: float, where: float) -> None:
+def test_values_inside_the_range_are_off_by_at_most_half_a_step(
+    one: float, other: float, where: float
+) -> None:
     low, high = min(one, other, 0.0), max(one, other, 0.0)
     x = np.array([low, high, low + where * (high - low)])
     scale, _ = affine_uint8(low, high)
@@ -81,7 +87,7 @@ def test_known_ranges(low: float, high: float, expected: tuple[float, int]) -> N
     assert affine_uint8(low, high) == expected
 
 
-# -- range methods ----------------------------------------------------------------------------------------------------
+# -- range methods -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -97,7 +103,10 @@ def test_every_range_holds_zero_and_stays_inside_minmax(method: str, array: np.n
 
 @given(arrays)
 def test_minmax_is_exact(array: np.ndarray) -> None:
-    assert choose_range(stats_of(array), "minmax") == (min(float(array.min()), 0.0), max(float(array.max()), 0.0))
+    assert choose_range(stats_of(array), "minmax") == (
+        min(float(array.min()), 0.0),
+        max(float(array.max()), 0.0),
+    )
 
 
 @settings(max_examples=30, deadline=None)
@@ -170,7 +179,7 @@ def test_an_op_without_values_has_the_empty_range(method: str) -> None:
     assert choose_range(observer.stats(), method) == (0.0, 0.0)  # type: ignore[arg-type]
 
 
-# -- ranges on disk ---------------------------------------------------------------------------------------------------
+# -- ranges on disk ------------------------------------------------------------------------------------------
 
 
 def some_ranges() -> Ranges:
@@ -225,7 +234,9 @@ def test_a_flipped_byte_is_refused_or_harmless(tmp_path: Path) -> None:
             again = Ranges.load(path)
         except WorkspaceError:
             continue
-        assert {name: (s.low, s.high) for name, s in again.items()} == {name: (s.low, s.high) for name, s in ranges.items()}
+        assert {name: (s.low, s.high) for name, s in again.items()} == {
+            name: (s.low, s.high) for name, s in ranges.items()
+        }
 
 
 def test_a_file_that_is_something_else_is_refused(tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
-"""The founding documents' code, read from them and run with only its import lines changed, and what has to exist around it.
+"""The founding documents' code, read from them and run with only its import lines changed, and what has to
+exist around it.
 
-    exec(block(documents / "lpot-tensorflow-bert.md", "def eval_func"), lpot_names(reader, output, batch_size=8))
+    exec(block(documents / "lpot-tensorflow-bert.md", "def eval_func"), lpot_names(reader, output,
+    batch_size=8))
 
-The blocks of the documents are fragments: names such as ``args``, ``evaluate`` or ``FLAGS`` come from the scripts of their time. Here
-those are small, and real: they read GLUE or SQuAD files, and run the model that they are given.
+The blocks of the documents are fragments: names such as ``args``, ``evaluate`` or ``FLAGS`` come from the
+scripts of their time. Here those are small, and real: they read GLUE or SQuAD files, and run the model that
+they are given.
 """
 
 from __future__ import annotations
@@ -33,7 +36,10 @@ def block(document: Path, mark: str) -> str:
     """The one code block of a markdown file that holds ``mark``, at the left margin, importing Octune."""
     found = [code for code in FENCED.findall(document.read_text(encoding="utf-8")) if mark in code]
     if len(found) != 1:
-        pytest.fail(f"{document.name} has {len(found)} code blocks with {mark!r}. Expected one: adapt the test to the document.")
+        pytest.fail(
+            f"{document.name} has {len(found)} code blocks with {mark!r}. Expected one: adapt the test to "
+            "the document."
+        )
     code = textwrap.dedent(found[0])
     for old, new in IMPORTS.items():
         code = old.sub(new, code)
@@ -41,18 +47,31 @@ def block(document: Path, mark: str) -> str:
 
 
 def ilit_names(bert: Bert) -> dict[str, Any]:
-    """The names that iLiT's run_glue_tune.py and run_squad_tune.py had when they reached the document's lines."""
+    """The names that iLiT's run_glue_tune.py and run_squad_tune.py had when they reached the document's
+    lines.
+    """
     from torch.utils.data import DataLoader, SequentialSampler
     from transformers import AutoTokenizer
 
-    def load_and_cache_examples(args: Any, tokenizer: Any, evaluate: bool = False, output_examples: bool = False) -> Any:
+    def load_and_cache_examples(
+        args: Any, tokenizer: Any, evaluate: bool = False, output_examples: bool = False
+    ) -> Any:
         return bert.rows
 
     def evaluate(args: Any, model: Any, tokenizer: Any) -> tuple[dict[str, float], float]:
         metric = bert.loaded.metric.name
-        return {{"accuracy": "acc", "squad_f1": "f1"}.get(metric, metric): bert.score(model, args.eval_batch_size)}, 0.0
+        return {
+            {"accuracy": "acc", "squad_f1": "f1"}.get(metric, metric): bert.score(model, args.eval_batch_size)
+        }, 0.0
 
-    args = SimpleNamespace(do_ilit_tune=True, per_gpu_eval_batch_size=8, eval_batch_size=8, n_gpu=0, model_type="bert", device="cpu")
+    args = SimpleNamespace(
+        do_ilit_tune=True,
+        per_gpu_eval_batch_size=8,
+        eval_batch_size=8,
+        n_gpu=0,
+        model_type="bert",
+        device="cpu",
+    )
     return {
         "args": args,
         "model": bert.model,

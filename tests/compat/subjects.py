@@ -1,4 +1,6 @@
-"""What the inherited interfaces are tried on: a BERT in PyTorch with the rows of a task, and a graph that reads its own file."""
+"""What the inherited interfaces are tried on: a BERT in PyTorch with the rows of a task, and a graph that
+reads its own file.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from tests.examples.load import load_example
 
 @dataclass(frozen=True)
 class Bert:
-    """A model of a Hugging Face folder, and rows of its task: ids, mask, segments and the label, or the number of the window in SQuAD."""
+    """A model of a Hugging Face folder, and rows of its task: ids, mask, segments and the label, or the
+    number of the window in SQuAD.
+    """
 
     task: str
     folder: Path
@@ -41,7 +45,13 @@ class Bert:
                 break
         kind = AutoModelForQuestionAnswering if task == "squad" else AutoModelForSequenceClassification
         model = kind.from_pretrained(str(folder), dtype=torch.float32).eval()
-        return cls(task, folder, model, TensorDataset(*(torch.as_tensor(np.stack(column)) for column in columns)), loaded)
+        return cls(
+            task,
+            folder,
+            model,
+            TensorDataset(*(torch.as_tensor(np.stack(column)) for column in columns)),
+            loaded,
+        )
 
     def score(self, model: Any, batch_size: int = 8) -> float:
         """The task's own metric over the rows."""
@@ -56,14 +66,20 @@ class Bert:
                 inputs["labels"] = label.float() if self.task == "sts-b" else label
             with torch.no_grad():
                 outputs = model(**inputs)
-            predictions.extend(self.loaded.metric.predictions({name: value.numpy() for name, value in outputs.items() if name != "loss"}))
+            predictions.extend(
+                self.loaded.metric.predictions(
+                    {name: value.numpy() for name, value in outputs.items() if name != "loss"}
+                )
+            )
             labels.extend(label.tolist())
         return self.loaded.metric.score(predictions, labels).value
 
 
 @dataclass(frozen=True)
 class Reader:
-    """A graph that answers SQuAD's questions from a file of windows over their contexts, which it reads by itself."""
+    """A graph that answers SQuAD's questions from a file of windows over their contexts, which it reads by
+    itself.
+    """
 
     graph: Any
     file: str
@@ -76,7 +92,9 @@ class Reader:
         example, records = (load_example(f"tensorflow/bert_squad/{name}.py") for name in ("model", "records"))
         label_file, file = data / "dev-v1.1.json", str(folder / "eval.tf_record")
         stride = min(128, length // 3)
-        made = records.squad_windows(label_file, records.load_tokenizer(model), max_seq_length=length, doc_stride=stride)
+        made = records.squad_windows(
+            label_file, records.load_tokenizer(model), max_seq_length=length, doc_stride=stride
+        )
         records.make_tfrecord(made.windows, file, length)
         return cls(example.squad_graph(model, length), file, label_file, made.questions, made.windows)
 
@@ -86,5 +104,7 @@ class Reader:
 
 
 def most_int8(result: octune.Result) -> int:
-    """How many ops ran in int8 in a plan that met the criterion; whether that plan is fast enough to win is for the machine to say."""
+    """How many ops ran in int8 in a plan that met the criterion; whether that plan is fast enough to win is
+    for the machine to say.
+    """
     return max((len(trial.plan.names("int8")) for trial in result.trials if trial.passed), default=0)

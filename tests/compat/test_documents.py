@@ -44,10 +44,16 @@ def test_a_block_is_moved_to_the_margin_and_imports_octune(document: Path) -> No
     assert block(document, "value") == "key: value\n"
     lines = block(document, "print(").splitlines()
     assert lines[:2] == ["from octune.compat import ilit", "import ilitter"]
-    assert lines[2:] == ["from octune.compat.lpot import one  # import ilit", "if one:", '    print("import ilit")']
+    assert lines[2:] == [
+        "from octune.compat.lpot import one  # import ilit",
+        "if one:",
+        '    print("import ilit")',
+    ]
 
 
 @pytest.mark.parametrize(("mark", "count"), [("Install with", 0), ("gone", 0), ("key", 2)])
 def test_a_block_that_is_not_there_once_is_an_error(document: Path, mark: str, count: int) -> None:
-    with pytest.raises(pytest.fail.Exception, match=rf"page\.md has {count} code blocks with '{mark}'\. Expected one"):
+    with pytest.raises(
+        pytest.fail.Exception, match=rf"page\.md has {count} code blocks with '{mark}'\. Expected one"
+    ):
         block(document, mark)

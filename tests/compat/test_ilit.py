@@ -1,4 +1,6 @@
-"""Scripts that tune with iLiT's Tuner: its document as it stands with one import line changed, and code of our own."""
+"""Scripts that tune with iLiT's Tuner: its document as it stands with one import line changed, and code of
+our own.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,11 @@ def berts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Bert]:
     def trained(task: str) -> Bert:
         folder = tmp_path_factory.mktemp(task)
         data = zoo.squad(folder / "squad") if task == "squad" else zoo.glue(folder / "glue", task)
-        model = zoo.reader(folder / "model", data) if task == "squad" else zoo.classifier(folder / "model", task, data)
+        model = (
+            zoo.reader(folder / "model", data)
+            if task == "squad"
+            else zoo.classifier(folder / "model", task, data)
+        )
         return Bert.of(task, model, data, rows=64, length=48)
 
     return trained
@@ -38,16 +44,20 @@ def berts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Bert]:
 
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the YAML file says, but winners stay eager: compiling is the same for all models and takes half a minute each."""
+    """What the YAML file says, but winners stay eager: compiling is the same for all models and takes half a
+    minute each.
+    """
 
     def read(conf: Any) -> Config:
         config = load_config(conf)
-        return config.model_copy(update={"performance": config.performance.model_copy(update={"compile": "never"})})
+        return config.model_copy(
+            update={"performance": config.performance.model_copy(update={"compile": "never"})}
+        )
 
     monkeypatch.setattr(ilit, "read_config", read)
 
 
-# -- the document ------------------------------------------------------------------------------------------------------
+# -- the document --------------------------------------------------------------------------------------------
 
 
 def run_document(documents: Path, bert: Bert, folder: Path, monkeypatch: pytest.MonkeyPatch) -> octune.Result:
@@ -77,7 +87,10 @@ def test_the_document_runs_on_made_up_data(
 
 @pytest.mark.shared
 @pytest.mark.slow
-@pytest.mark.parametrize(("task", "rows", "length"), [("sst-2", 128, 64), ("mrpc", 96, 128), ("sts-b", 128, 64), ("squad", 80, 192)])
+@pytest.mark.parametrize(
+    ("task", "rows", "length"),
+    [("sst-2", 128, 64), ("mrpc", 96, 128), ("sts-b", 128, 64), ("squad", 80, 192)],
+)
 def test_the_document_runs_on_a_real_model(
     documents: Path,
     shared: Path,
@@ -89,7 +102,11 @@ def test_the_document_runs_on_a_real_model(
     request: pytest.FixtureRequest,
 ) -> None:
     model = shared / "models" / f"minilm-l6-{task.replace('-', '')}"
-    data = zoo.first_questions(shared / "data/squad", tmp_path / "squad", 60) if task == "squad" else shared / "data/glue"
+    data = (
+        zoo.first_questions(shared / "data/squad", tmp_path / "squad", 60)
+        if task == "squad"
+        else shared / "data/glue"
+    )
     if task != "sst-2":
         request.getfixturevalue("eager")
     result = run_document(documents, Bert.of(task, model, data, rows, length), tmp_path, monkeypatch)
@@ -97,7 +114,7 @@ def test_the_document_runs_on_a_real_model(
     assert most_int8(result) > 20, str(result)
 
 
-# -- code of our own ---------------------------------------------------------------------------------------------------
+# -- code of our own -----------------------------------------------------------------------------------------
 
 YAML = """
 framework: {{name: pytorch}}
@@ -112,19 +129,26 @@ tuning:
 
 
 class Named(torch.utils.data.DataLoader):  # type: ignore[misc,name-defined]
-    """Inputs by name, the label among them. As in much code for iLiT it is a DataLoader by name only: its base is never set up."""
+    """Inputs by name, the label among them. As in much code for iLiT it is a DataLoader by name only: its
+    base is never set up.
+    """
 
     def __init__(self, rows: Any) -> None:
         self.rows = rows
 
     def __iter__(self) -> Iterator[Any]:
         for ids, mask, segments, label in torch.utils.data.DataLoader(self.rows, batch_size=16):
-            yield {"labels": label, "input_ids": ids, "token_type_ids": segments, "attention_mask": mask}, label
+            yield (
+                {"labels": label, "input_ids": ids, "token_type_ids": segments, "attention_mask": mask},
+                label,
+            )
 
 
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("task", TASKS)
-def test_a_script_that_scores_by_itself(berts: Callable[[str], Bert], task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_that_scores_by_itself(
+    berts: Callable[[str], Bert], task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("tune.yaml").write_text(YAML.format(relative=0.02))
     bert = berts(task)
@@ -156,7 +180,9 @@ def config(relative: float = 0.01, **sections: Any) -> Config:
     from octune.config import parse_config
 
     parsed = parse_config(YAML.format(relative=relative))
-    return parsed.model_copy(update={"performance": parsed.performance.model_copy(update={"compile": "never"}), **sections})
+    return parsed.model_copy(
+        update={"performance": parsed.performance.model_copy(update={"compile": "never"}), **sections}
+    )
 
 
 @pytest.mark.usefixtures("eager")
@@ -177,7 +203,9 @@ def test_a_loader_and_the_metric_of_the_yaml_file_score_the_model(bert: Bert, tm
 def test_what_the_original_returned_as_none_comes_back_with_a_warning(bert: Bert) -> None:
     """A gain of 90 % is demanded, which nothing can give."""
     tuner = ilit.Tuner(config(relative=-0.9, tuning=config().tuning.model_copy(update={"max_trials": 2})))
-    with pytest.warns(UserWarning, match=r"No quantized model met the criterion .* The closest one is handed back"):
+    with pytest.warns(
+        UserWarning, match=r"No quantized model met the criterion .* The closest one is handed back"
+    ):
         made = tuner.tune(bert.model, Named(bert.rows), eval_dataloader=Named(bert.rows))
     assert isinstance(made, torch.nn.Module)
     strict = ilit.Tuner(tuner.config, strict=True)
@@ -212,7 +240,14 @@ def test_what_cannot_be_done_is_refused(bert: Bert, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"q_func trains a model"):
         tuner.tune(bert.model, Named(bert.rows), q_func=lambda model: None, eval_func=lambda model: 1.0)
     with pytest.raises(WorkspaceError, match=r"does not exist\. Expected the folder of an Octune run"):
-        tuner.tune(bert.model, Named(bert.rows), eval_func=lambda model: 1.0, resume_file=tmp_path / "missing")
+        tuner.tune(
+            bert.model, Named(bert.rows), eval_func=lambda model: 1.0, resume_file=tmp_path / "missing"
+        )
     (tmp_path / "history.snapshot").write_bytes(b"")
     with pytest.raises(WorkspaceError, match=r"a history of iLiT or LPOT cannot be read"):
-        tuner.tune(bert.model, Named(bert.rows), eval_func=lambda model: 1.0, resume_file=tmp_path / "history.snapshot")
+        tuner.tune(
+            bert.model,
+            Named(bert.rows),
+            eval_func=lambda model: 1.0,
+            resume_file=tmp_path / "history.snapshot",
+        )

@@ -1,4 +1,6 @@
-"""Scripts that tune with LPOT's Quantization: its document as it stands with its import lines changed, and code of our own."""
+"""Scripts that tune with LPOT's Quantization: its document as it stands with its import lines changed, and
+code of our own.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ import numpy as np
 import pytest
 
 import octune
-from octune.compat.lpot import Quantization, SquadF1, SquadV1PostTransform, iterator_sess_run, parse_label_file, write_graph
+from octune.compat.lpot import (
+    Quantization,
+    SquadF1,
+    SquadV1PostTransform,
+    iterator_sess_run,
+    parse_label_file,
+    write_graph,
+)
 from octune.compat.lpot.features import words_of
 from octune.errors import CriterionError, DataError, EvaluationError, ModelError, UnsupportedError
 from tests import zoo
@@ -40,15 +49,20 @@ def made_up(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {"model": zoo.reader(folder / "model", data), "data": data}
 
 
-# -- the document ------------------------------------------------------------------------------------------------------
+# -- the document --------------------------------------------------------------------------------------------
 
 
-def run_document(documents: Path, names: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch, allowed: float) -> octune.Result:
-    """Runs the document's two fragments in a folder that holds its YAML file, with another loss allowed: 1 % is nothing on few questions.
+def run_document(
+    documents: Path, names: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch, allowed: float
+) -> octune.Result:
+    """Runs the document's two fragments in a folder that holds its YAML file, with another loss allowed: 1 %
+    is nothing on few questions.
 
     What was written runs in the document's own eval_func, and scores what the run said.
     """
-    yaml, changes = re.subn(r"(?<=relative:)\s*0\.01\b", f" {allowed}", block(documents / LPOT, "accuracy_criterion"))
+    yaml, changes = re.subn(
+        r"(?<=relative:)\s*0\.01\b", f" {allowed}", block(documents / LPOT, "accuracy_criterion")
+    )
     assert changes == 1
     (folder / "bert.yaml").write_text(yaml)
     monkeypatch.chdir(folder)
@@ -59,7 +73,9 @@ def run_document(documents: Path, names: dict[str, Any], folder: Path, monkeypat
     assert result.met, str(result)
     assert result.best.score is not None
     assert str(result.plan["MatMul"]).startswith("fp32")  # op_wise: the op of that name, not all of them
-    assert result.best.score.value == pytest.approx(names["eval_func"](read_graph(names["FLAGS"].output_model)), abs=1e-3)
+    assert result.best.score.value == pytest.approx(
+        names["eval_func"](read_graph(names["FLAGS"].output_model)), abs=1e-3
+    )
     return result
 
 
@@ -69,13 +85,21 @@ def test_the_document_runs_on_made_up_data(
     documents: Path, made_up: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = Reader.of(made_up["model"], made_up["data"], tmp_path, LENGTH)
-    run_document(documents, lpot_names(reader, tmp_path / "out" / "bert.pb", batch_size=16), tmp_path, monkeypatch, allowed=0.01)
+    run_document(
+        documents,
+        lpot_names(reader, tmp_path / "out" / "bert.pb", batch_size=16),
+        tmp_path,
+        monkeypatch,
+        allowed=0.01,
+    )
 
 
 @pytest.mark.shared
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Mean of empty slice", "ignore:invalid value encountered")
-def test_the_document_runs_on_a_real_model(documents: Path, shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_document_runs_on_a_real_model(
+    documents: Path, shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = zoo.first_questions(shared / "data/squad", tmp_path / "squad", 60)
     reader = Reader.of(shared / "models/minilm-l6-squad", data, tmp_path, 192)
     names = lpot_names(reader, tmp_path / "out" / "bert.pb", batch_size=8)
@@ -83,7 +107,7 @@ def test_the_document_runs_on_a_real_model(documents: Path, shared: Path, tmp_pa
     assert most_int8(result) > 20, str(result)
 
 
-# -- a graph that reads its own file -----------------------------------------------------------------------------------
+# -- a graph that reads its own file -------------------------------------------------------------------------
 
 READER = """
 model:
@@ -106,7 +130,9 @@ tuning:
 """
 
 
-def test_a_reader_is_tuned_and_written(made_up: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_is_tuned_and_written(
+    made_up: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("reader.yaml").write_text(READER)
     reader = Reader.of(made_up["model"], made_up["data"], tmp_path, LENGTH)
@@ -116,7 +142,9 @@ def test_a_reader_is_tuned_and_written(made_up: dict[str, Any], tmp_path: Path, 
         wanted = {"unique_ids": "IteratorGetNext:3", "start_logits": "unstack:0", "end_logits": "unstack:1"}
         tensors = {name: graph.get_tensor_by_name(tensor) for name, tensor in wanted.items()}
         with tf.compat.v1.Session(graph=graph) as session:
-            logits = iterator_sess_run(session, graph.get_operation_by_name("MakeIterator"), reader.feed(32), tensors)
+            logits = iterator_sess_run(
+                session, graph.get_operation_by_name("MakeIterator"), reader.feed(32), tensors
+            )
         metric = SquadF1()
         metric.update(*to_answers((logits, parse_label_file(reader.label_file))))
         return metric.result()
@@ -139,7 +167,7 @@ def test_a_reader_is_tuned_and_written(made_up: dict[str, Any], tmp_path: Path, 
     assert any(not scheme.is_float for _, scheme in tried)
 
 
-# -- a classifier: data loaders and a metric of the YAML file ----------------------------------------------------------
+# -- a classifier: data loaders and a metric of the YAML file ------------------------------------------------
 
 CLASSIFIER = """
 model:
@@ -169,7 +197,10 @@ class Rows:
             arrays = [np.pad(inputs[name], ((0, 0), (0, length - inputs[name].shape[1]))) for name in inputs]
             by_name = dict(zip(inputs, arrays, strict=True))
             order = ("input_ids", "attention_mask", "token_type_ids")
-            self.samples += [(tuple(by_name[name][row] for name in order), labels[row] + shift) for row in range(len(labels))]
+            self.samples += [
+                (tuple(by_name[name][row] for name in order), labels[row] + shift)
+                for row in range(len(labels))
+            ]
         self.samples = self.samples[:rows]
 
     def __len__(self) -> int:
@@ -181,7 +212,9 @@ class Rows:
 
 def tune_classifier(model: Path, rows: Rows, quantizer: Quantization) -> octune.Result:
     graph = load_example("tensorflow/bert_squad/model.py").classifier_graph(model)
-    made = quantizer(graph, q_dataloader=quantizer.dataloader(rows, 8), eval_dataloader=quantizer.dataloader(rows, 16))
+    made = quantizer(
+        graph, q_dataloader=quantizer.dataloader(rows, 8), eval_dataloader=quantizer.dataloader(rows, 16)
+    )
     assert isinstance(made, tf.Graph)
     assert made.as_graph_def().node
     assert quantizer.result is not None
@@ -256,7 +289,9 @@ def test_a_step_that_the_file_names(classifier: tuple[Path, Path], tmp_path: Pat
     file = tmp_path / "conf.yaml"
     steps = "    postprocess:\n      transform:\n        LabelShift: 1\n"
     file.write_text(CLASSIFIER.replace("tuning:\n", f"{steps}tuning:\n"))
-    result = tune_classifier(classifier[0], Rows(*classifier, rows=64, length=24, shift=1), Quantization(file))
+    result = tune_classifier(
+        classifier[0], Rows(*classifier, rows=64, length=24, shift=1), Quantization(file)
+    )
     assert result.baseline.score is not None
     assert result.baseline.score.value > 0.9
 
@@ -273,7 +308,7 @@ def test_performance_only_skips_scoring_and_says_so(classifier: tuple[Path, Path
         Quantization(file, strict=True)(graph, q_dataloader=loader)
 
 
-# -- SQuAD -------------------------------------------------------------------------------------------------------------
+# -- SQuAD ---------------------------------------------------------------------------------------------------
 
 
 def results_of(windows: Any, names: Any) -> list[Any]:
@@ -284,18 +319,26 @@ def results_of(windows: Any, names: Any) -> list[Any]:
         begin = question.context.index(question.answers[0])
         hit = (window.offsets[:, 0] == begin) & (window.offsets[:, 0] >= 0)
         start = np.where(hit, 9.0, 0.0)
-        rows.append(load_example("tensorflow/bert_squad/records.py").RawResult(1_000_000_000 + number, start, start))
+        rows.append(
+            load_example("tensorflow/bert_squad/records.py").RawResult(1_000_000_000 + number, start, start)
+        )
     return rows
 
 
 def test_the_two_ways_to_make_the_transform_agree(made_up: dict[str, Any]) -> None:
     labels = made_up["data"] / "dev-v1.1.json"
-    from_files = SquadV1PostTransform(str(labels), made_up["model"] / "vocab.txt", 20, LENGTH, 16, 30, True, 8)
+    from_files = SquadV1PostTransform(
+        str(labels), made_up["model"] / "vocab.txt", 20, LENGTH, 16, 30, True, 8
+    )
     windows, questions = from_files._features, from_files._examples
     results = results_of(windows, questions)
     answers, label = from_files((results, parse_label_file(labels)))
     assert answers == {question.id: question.answers[0] for question in questions}
-    arrays = [np.array([row.unique_id for row in results]), [row.start_logits for row in results], [row.end_logits for row in results]]
+    arrays = [
+        np.array([row.unique_id for row in results]),
+        [row.start_logits for row in results],
+        [row.end_logits for row in results],
+    ]
     assert SquadV1PostTransform(questions, windows, 20, 30, True)((arrays, label)) == (answers, label)
     f1 = SquadF1()
     f1.update(answers, label)
@@ -306,28 +349,45 @@ def test_the_two_ways_to_make_the_transform_agree(made_up: dict[str, Any]) -> No
     f1.reset()
     f1.update(["the Denver Broncos", "Rome"], [["Denver Broncos"], "Paris"])
     assert f1.result() == pytest.approx(50)
-    with pytest.raises(EvaluationError, match=r"results are of 3 features, but there are \d+ that .* doc_stride 8"):
+    with pytest.raises(
+        EvaluationError, match=r"results are of 3 features, but there are \d+ that .* doc_stride 8"
+    ):
         from_files((results[:3], label))
 
 
 def test_long_contexts_are_cut_every_so_many_tokens(tmp_path: Path, made_up: dict[str, Any]) -> None:
-    """As google-research does: a window starts every doc_stride tokens, and an answer only where a window shows most around it."""
+    """As google-research does: a window starts every doc_stride tokens, and an answer only where a window
+    shows most around it.
+    """
     from octune.compat.lpot.features import SteppedWindows
     from octune.tasks.squad_answers import Question, SpanRules
 
     question = Question("q", "where is he ?", " ".join("abcdefghijklmnopqrst"), ("c",))
-    windows = SteppedWindows.of([question], made_up["model"] / "vocab.txt", 15, 3, 4, SpanRules(), lower=True).windows
+    windows = SteppedWindows.of(
+        [question], made_up["model"] / "vocab.txt", 15, 3, 4, SpanRules(), lower=True
+    ).windows
     texts = [[question.context[a:b] for a, b in window.offsets if a >= 0] for window in windows]
     assert ["".join(text) for text in texts] == ["abcdefghi", "efghijklm", "ijklmnopq", "mnopqrst"]
-    allowed = ["".join(question.context[a:b] for (a, b), ok in zip(w.offsets, w.starts, strict=True) if ok) for w in windows]
+    allowed = [
+        "".join(question.context[a:b] for (a, b), ok in zip(w.offsets, w.starts, strict=True) if ok)
+        for w in windows
+    ]
     assert allowed == ["abcdefg", "hijk", "lmno", "pqrst"]
-    assert len(windows[0].tokens["input_ids"]) == 15  # [CLS], three tokens of the question, [SEP], nine, [SEP]
+    # [CLS], three tokens of the question, [SEP], nine, [SEP]
+    assert len(windows[0].tokens["input_ids"]) == 15
 
 
 class Feature:
     """A feature as google-research's code makes it."""
 
-    def __init__(self, unique_id: int, example_index: int, tokens: list[str], words: dict[int, int], best: dict[int, bool]) -> None:
+    def __init__(
+        self,
+        unique_id: int,
+        example_index: int,
+        tokens: list[str],
+        words: dict[int, int],
+        best: dict[int, bool],
+    ) -> None:
         self.unique_id, self.example_index, self.tokens = unique_id, example_index, tokens
         self.token_to_orig_map, self.token_is_max_context = words, best
 
@@ -348,7 +408,11 @@ def test_features_of_google_research_are_taken_as_they_are() -> None:
 
     class Result:
         def __init__(self, unique_id: int, factor: float) -> None:
-            self.unique_id, self.start_logits, self.end_logits = unique_id, list(start * factor), list(end * factor)
+            self.unique_id, self.start_logits, self.end_logits = (
+                unique_id,
+                list(start * factor),
+                list(end * factor),
+            )
 
     transform = SquadV1PostTransform([example], [first, second], 20, 30, True)
     # The second window is surer, but shows less around the answer.
@@ -373,17 +437,21 @@ def test_words_are_cut_where_their_pieces_end(text: str, pieces: str, found: str
     assert words_of(text, pieces) == found
 
 
-# -- graphs and data ---------------------------------------------------------------------------------------------------
+# -- graphs and data -----------------------------------------------------------------------------------------
 
 
-def test_graphs_run_to_the_end_of_their_iterator_and_are_written(made_up: dict[str, Any], tmp_path: Path) -> None:
+def test_graphs_run_to_the_end_of_their_iterator_and_are_written(
+    made_up: dict[str, Any], tmp_path: Path
+) -> None:
     reader = Reader.of(made_up["model"], made_up["data"], tmp_path, LENGTH)
     write_graph(reader.graph.as_graph_def(), tmp_path / "deep" / "graph.pb")
     graph = read_graph(str(tmp_path / "deep/graph.pb"))
     feed = reader.feed(40)
     with tf.compat.v1.Session(graph=graph) as session:
         ids = iterator_sess_run(session, "MakeIterator", feed, "IteratorGetNext:3")
-        pair = iterator_sess_run(session, "MakeIterator", feed, ["IteratorGetNext:3", "unstack:0"], iteration=2)
+        pair = iterator_sess_run(
+            session, "MakeIterator", feed, ["IteratorGetNext:3", "unstack:0"], iteration=2
+        )
         named = iterator_sess_run(session, "MakeIterator", feed, {"start": "unstack:0"}, 1)
         with pytest.raises(DataError, match=r"gave no batch"):
             iterator_sess_run(session, "MakeIterator", feed, "unstack:0", iteration=0)
@@ -421,13 +489,17 @@ def test_data_sets_by_name(classifier: tuple[Path, Path]) -> None:
     import torch
     from torch.utils.data import TensorDataset
 
-    quantizer = Quantization({"model": {"name": "bert", "framework": "pytorch"}, "tuning": {"exit_policy": {"max_trials": 1}}})
+    quantizer = Quantization(
+        {"model": {"name": "bert", "framework": "pytorch"}, "tuning": {"exit_policy": {"max_trials": 1}}}
+    )
     rows = quantizer.dataset("GLUE", str(classifier[1]), str(classifier[0]), task="sst-2", max_seq_length=24)
     assert len(rows) == zoo.DEV
     inputs, labels = next(iter(quantizer.dataloader(rows, batch_size=4)))
     assert inputs["input_ids"].shape == (4, 24)
     assert labels.shape == (4,)
     columns = TensorDataset(*(torch.full((6, 2), number) for number in range(4)))
-    inputs, labels = next(iter(quantizer.dataloader(quantizer.dataset("bert", columns, "mrpc", "roberta"), batch_size=3)))
+    inputs, labels = next(
+        iter(quantizer.dataloader(quantizer.dataset("bert", columns, "mrpc", "roberta"), batch_size=3))
+    )
     assert set(inputs) == {"input_ids", "attention_mask"}
     assert labels.tolist() == [[3, 3]] * 3

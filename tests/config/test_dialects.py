@@ -1,4 +1,6 @@
-"""iLiT and LPOT: every key of the contract in every form, their defaults, both founding documents, and what cannot be honoured."""
+"""iLiT and LPOT: every key of the contract in every form, their defaults, both founding documents, and what
+cannot be honoured.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,10 @@ model:
   outputs: boxes:0, scores:0, classes:1
 """
 
-FP32 = OpOptions(weight=TensorOptions(dtype=("fp32",)), activation=TensorOptions(dtype=("fp32", "uint8"), algorithm=("kl",)))
+FP32 = OpOptions(
+    weight=TensorOptions(dtype=("fp32",)),
+    activation=TensorOptions(dtype=("fp32", "uint8"), algorithm=("kl",)),
+)
 OP = {"weight": {"dtype": ["fp32"]}, "activation": {"dtype": ["fp32", "uint8"], "algorithm": "kl"}}
 GLUE = {"GLUE": {"data_dir": "glue/MRPC", "task": "mrpc"}}
 
@@ -57,8 +62,18 @@ Case = tuple[str, Any, str, Any]
 
 
 def _tensor_cases(old: str, keys: str, new: str) -> list[Case]:
-    values = {"granularity": "per_channel", "scheme": ["sym", "asym"], "dtype": "int8, fp32", "algorithm": "minmax"}
-    read = {"granularity": ("per_channel",), "scheme": ("sym", "asym"), "dtype": ("int8", "fp32"), "algorithm": ("minmax",)}
+    values = {
+        "granularity": "per_channel",
+        "scheme": ["sym", "asym"],
+        "dtype": "int8, fp32",
+        "algorithm": "minmax",
+    }
+    read = {
+        "granularity": ("per_channel",),
+        "scheme": ("sym", "asym"),
+        "dtype": ("int8", "fp32"),
+        "algorithm": ("minmax",),
+    }
     return [
         (old.format(tensor, key), values[key], new.format(tensor, key), read[key])
         for tensor in ("weight", "activation")
@@ -75,7 +90,12 @@ ILIT_CASES: list[Case] = [
     ("calibration.iterations", "10, 50", "calibration.batches", (10, 50)),
     ("calibration.iterations", 5, "calibration.batches", (5,)),
     ("calibration.algorithm.weight", "minmax", "quantization.weight.algorithm", ("minmax",)),
-    ("calibration.algorithm.activation", ["minmax", "kl"], "quantization.activation.algorithm", ("minmax", "kl")),
+    (
+        "calibration.algorithm.activation",
+        ["minmax", "kl"],
+        "quantization.activation.algorithm",
+        ("minmax", "kl"),
+    ),
     ("quantization.approach", "post_training_dynamic_quant", "quantization.approach", "dynamic"),
     *_tensor_cases("quantization.{}.{}", "granularity scheme dtype", "quantization.{}.{}"),
     ("tuning.ops", {"conv1": OP}, "quantization.ops", {"conv1": FP32}),
@@ -102,24 +122,41 @@ LPOT_CASES: list[Case] = [
     ("quantization.calibration.sampling_size", [100, 200], "calibration.samples", (100, 200)),
     ("quantization.calibration.sampling_size", "100, 200", "calibration.samples", (100, 200)),
     ("quantization.calibration.dataloader.batch_size", 4, "calibration.batch_size", 4),
-    ("quantization.calibration.dataloader.dataset", GLUE, "calibration.data", DataSource(task="mrpc", folder=Path("glue/MRPC"))),
+    (
+        "quantization.calibration.dataloader.dataset",
+        GLUE,
+        "calibration.data",
+        DataSource(task="mrpc", folder=Path("glue/MRPC")),
+    ),
     ("quantization.calibration.dataloader.last_batch", "rollover", "calibration.batch_size", 1),
     ("quantization.calibration.dataloader.shuffle", False, "calibration.batch_size", 1),
     ("quantization.calibration.dataloader.transform", None, "calibration.batch_size", 1),
     ("quantization.calibration.dataloader.filter", None, "calibration.batch_size", 1),
     ("quantization.approach", "post_training_dynamic_quant", "quantization.approach", "dynamic"),
-    *_tensor_cases("quantization.model_wise.{}.{}", "granularity scheme dtype algorithm", "quantization.{}.{}"),
+    *_tensor_cases(
+        "quantization.model_wise.{}.{}", "granularity scheme dtype algorithm", "quantization.{}.{}"
+    ),
     ("quantization.op_wise", {"conv.*": OP}, "quantization.ops", {"conv.*": FP32}),
     ("evaluation.accuracy.metric", {"topk": 1}, "evaluation.metric_options", {"k": 1}),
     ("evaluation.accuracy.metric", {"GLUE": {"task": "mrpc"}}, "evaluation.metric_options", {"task": "mrpc"}),
     ("evaluation.accuracy.metric", "SquadF1", "evaluation.metric", "SquadF1"),
     ("evaluation.accuracy.dataloader.batch_size", 16, "evaluation.batch_size", 16),
-    ("evaluation.accuracy.dataloader.dataset", "my.data:dev", "evaluation.data", DataSource(factory="my.data:dev")),
+    (
+        "evaluation.accuracy.dataloader.dataset",
+        "my.data:dev",
+        "evaluation.data",
+        DataSource(factory="my.data:dev"),
+    ),
     ("evaluation.accuracy.dataloader.last_batch", "rollover", "evaluation.batch_size", 1),
     ("evaluation.accuracy.dataloader.shuffle", False, "evaluation.batch_size", 1),
     ("evaluation.accuracy.dataloader.transform", {}, "evaluation.batch_size", 1),
     ("evaluation.accuracy.dataloader.filter", {}, "evaluation.batch_size", 1),
-    ("evaluation.accuracy.postprocess", {"transform": {"LabelShift": 1}}, "evaluation.postprocess", {"LabelShift": 1}),
+    (
+        "evaluation.accuracy.postprocess",
+        {"transform": {"LabelShift": 1}},
+        "evaluation.postprocess",
+        {"LabelShift": 1},
+    ),
     ("evaluation.accuracy.iteration", -1, "evaluation.samples", None),
     ("evaluation.performance.warmup", 10, "performance.warmup", 10),
     ("evaluation.performance.iteration", 100, "performance.iterations", 100),
@@ -307,7 +344,9 @@ def test_detection(text: str, dialect: str) -> None:
 
 
 def test_names_of_ilit_are_never_expressions() -> None:
-    config = parse_config({"framework": "pytorch", "tuning": {"ops": {"conv+1": {"weight": {"dtype": "fp32"}}}}})
+    config = parse_config(
+        {"framework": "pytorch", "tuning": {"ops": {"conv+1": {"weight": {"dtype": "fp32"}}}}}
+    )
     assert list(config.quantization.ops) == [r"conv\+1"]
 
 
@@ -319,8 +358,14 @@ def test_names_of_ilit_are_never_expressions() -> None:
             {"GLUE": {"data_dir": "d", "evaluate": True, "max_seq_length": 64}},
             DataSource(task="mrpc", folder=Path("d"), split="dev", max_length=64),
         ),
-        ({"GLUE": {"data_dir": "d", "task": "sst-2", "evaluate": False}}, DataSource(task="sst-2", folder=Path("d"), split="train")),
-        ({"bert": {"root": "d", "label_file": "d/dev-v1.1.json", "dynamic_length": True}}, DataSource(task="squad", folder=Path("d"))),
+        (
+            {"GLUE": {"data_dir": "d", "task": "sst-2", "evaluate": False}},
+            DataSource(task="sst-2", folder=Path("d"), split="train"),
+        ),
+        (
+            {"bert": {"root": "d", "label_file": "d/dev-v1.1.json", "dynamic_length": True}},
+            DataSource(task="squad", folder=Path("d")),
+        ),
         ([{"squad": [{"root": "d"}]}], DataSource(task="squad", folder=Path("d"))),
         ("a.npz", DataSource(arrays=Path("a.npz"))),
         ({"arrays": "a.npz"}, DataSource(arrays=Path("a.npz"))),
@@ -338,7 +383,12 @@ def test_iterations_of_the_evaluation_become_samples() -> None:
 
 def test_timing_on_the_scored_data_is_fine() -> None:
     loader = {"batch_size": 4, "dataset": GLUE}
-    config = parse_config({**LPOT_BASE, "evaluation": {"accuracy": {"dataloader": loader}, "performance": {"dataloader": loader}}})
+    config = parse_config(
+        {
+            **LPOT_BASE,
+            "evaluation": {"accuracy": {"dataloader": loader}, "performance": {"dataloader": loader}},
+        }
+    )
     assert config.performance.batch_size == 4
 
 
@@ -367,7 +417,11 @@ def test_timing_on_the_scored_data_is_fine() -> None:
         ),
         ("evaluation.accuracy.dataloader.dataset", {"GLUE": {}, "bert": {}}, "must name one data set"),
         ("evaluation.accuracy.dataloader.dataset", None, "must name one data set"),
-        ("evaluation.accuracy.dataloader.dataset", {"GLUE": {"task": "mrpc"}}, "dataset.GLUE has a 'task' but no 'folder'"),
+        (
+            "evaluation.accuracy.dataloader.dataset",
+            {"GLUE": {"task": "mrpc"}},
+            "dataset.GLUE has a 'task' but no 'folder'",
+        ),
         (
             "evaluation.accuracy.dataloader.dataset",
             {"GLUE": {"data_dir": "x", "model_type": "bert"}},
@@ -378,35 +432,79 @@ def test_timing_on_the_scored_data_is_fine() -> None:
             {"GLUE": {"data_dir": "x", "dynamic_length": False}},
             "dynamic_length cannot be honoured",
         ),
-        ("evaluation.accuracy.dataloader.dataset", {"GLUE": {"data_dir": "x", "evaluate": 1}}, "evaluate must be true or false"),
+        (
+            "evaluation.accuracy.dataloader.dataset",
+            {"GLUE": {"data_dir": "x", "evaluate": 1}},
+            "evaluate must be true or false",
+        ),
         (
             "evaluation.accuracy.dataloader.dataset",
             {"GLUE": {"data_dri": "x"}},
             "GLUE.data_dri is not a known key. Did you mean 'data_dir'?",
         ),
-        ("evaluation.accuracy.dataloader.dataset", {"bert": {"root": "eval.tf_record"}}, "names a TFRecord file"),
+        (
+            "evaluation.accuracy.dataloader.dataset",
+            {"bert": {"root": "eval.tf_record"}},
+            "names a TFRecord file",
+        ),
         (
             "evaluation.accuracy.dataloader.dataset",
             {"bert": {"root": "d", "label_file": "e/dev-v1.1.json"}},
             "label_file cannot be honoured",
         ),
         ("evaluation.accuracy.iteration", 5, "no batch size is known here"),
-        ("evaluation.accuracy.metric", {"topk": 1, "f1": None}, "evaluation.accuracy.metric must be one metric"),
+        (
+            "evaluation.accuracy.metric",
+            {"topk": 1, "f1": None},
+            "evaluation.accuracy.metric must be one metric",
+        ),
         ("evaluation.accuracy.metric", {"topk": 0}, "evaluation.accuracy.metric must be a whole number >= 1"),
-        ("evaluation.accuracy.postprocess", {"LabelShift": 1}, "postprocess.LabelShift is not a known key. Known keys here: transform."),
+        (
+            "evaluation.accuracy.postprocess",
+            {"LabelShift": 1},
+            "postprocess.LabelShift is not a known key. Known keys here: transform.",
+        ),
         ("evaluation.performance.configs.kmp_blocktime", 1, "set KMP_BLOCKTIME in the environment"),
         ("evaluation.performance.configs.inter_num_of_threads", 4, "set intra_num_of_threads"),
-        ("evaluation.performance.dataloader.dataset", GLUE, "latency is measured on evaluation.accuracy.dataloader.dataset"),
-        ("evaluation.performance.iteration", 0, "evaluation.performance.iteration must be a whole number >= 1. Got 0."),
+        (
+            "evaluation.performance.dataloader.dataset",
+            GLUE,
+            "latency is measured on evaluation.accuracy.dataloader.dataset",
+        ),
+        (
+            "evaluation.performance.iteration",
+            0,
+            "evaluation.performance.iteration must be a whole number >= 1. Got 0.",
+        ),
         ("tuning.strategy", "sigopt", "tuning.strategy must be 'auto', 'basic'"),
         ("tuning.workspace.resume", "x/history.snapshot", "names a history file of LPOT"),
         ("tuning.workspace.resume", 3, "tuning.workspace.resume must be true or false. Got 3."),
-        ("tuning.max_trials", 3, "tuning.max_trials is not a known key. Did you mean 'tuning.exit_policy.max_trials'?"),
-        ("tuning.accuracy_criterion", 0.01, "tuning.accuracy_criterion must be a mapping of keys to values. Got 0.01."),
-        ("tuning.accuracy_criterion", {"relative": 0.1, "absolute": 1}, "tuning.accuracy_criterion has both 'relative' and 'absolute'"),
-        ("tuning.accuracy_criterion", [{"relative": 0.1}, {"relative": 0.2}], "tuning.accuracy_criterion.relative is given twice"),
+        (
+            "tuning.max_trials",
+            3,
+            "tuning.max_trials is not a known key. Did you mean 'tuning.exit_policy.max_trials'?",
+        ),
+        (
+            "tuning.accuracy_criterion",
+            0.01,
+            "tuning.accuracy_criterion must be a mapping of keys to values. Got 0.01.",
+        ),
+        (
+            "tuning.accuracy_criterion",
+            {"relative": 0.1, "absolute": 1},
+            "tuning.accuracy_criterion has both 'relative' and 'absolute'",
+        ),
+        (
+            "tuning.accuracy_criterion",
+            [{"relative": 0.1}, {"relative": 0.2}],
+            "tuning.accuracy_criterion.relative is given twice",
+        ),
         ("quantization.op_wise", {"a(": {}}, "quantization.op_wise['a('] is not a valid regular expression"),
-        ("quantization.op_wise", {"a": {"weigth": {}}}, "quantization.op_wise.a.weigth is not a known key. Did you mean 'weight'?"),
+        (
+            "quantization.op_wise",
+            {"a": {"weigth": {}}},
+            "quantization.op_wise.a.weigth is not a known key. Did you mean 'weight'?",
+        ),
         ("quantization.op_wise", {"a": 3}, "quantization.op_wise.a must be a mapping"),
     ],
 )
@@ -425,9 +523,17 @@ def test_resume_from_another_folder_than_the_workspace() -> None:
 def test_a_key_of_another_dialect_is_told_apart_from_a_typo() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(LPOT_FILE + "criterion:\n  relative: 1%\n")
-    assert "criterion is not a known key. It is a key of Octune's own dialect, but 'quantization.calibration'" in str(caught.value)
+    assert (
+        "criterion is not a known key. It is a key of Octune's own dialect, but 'quantization.calibration'"
+        in str(caught.value)
+    )
 
 
 def test_a_key_of_ilit_in_a_native_file() -> None:
-    with pytest.raises(ConfigError, match=r"snapshot is not a known key\. It is a key of the iLiT dialect, but 'calibration\.data'"):
-        parse_config("calibration: {data: a.npz, samples: 3}\ncriterion: {relative: 1%}\nsnapshot: {path: x}\n")
+    with pytest.raises(
+        ConfigError,
+        match=r"snapshot is not a known key\. It is a key of the iLiT dialect, but 'calibration\.data'",
+    ):
+        parse_config(
+            "calibration: {data: a.npz, samples: 3}\ncriterion: {relative: 1%}\nsnapshot: {path: x}\n"
+        )

@@ -1,4 +1,6 @@
-"""Messages: file, line, the user's own key, what was expected, the nearest key; and files that are no configuration at all."""
+"""Messages: file, line, the user's own key, what was expected, the nearest key; and files that are no
+configuration at all.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,8 @@ def test_a_wrong_value() -> None:
 def test_a_wrong_key() -> None:
     said = message(NATIVE.replace("timeout: soon", "time_out: 3"))
     assert said == (
-        "conf.yaml, line 9: tuning.time_out is not a known key. Did you mean 'timeout'? Known keys here: strategy, timeout, "
+        "conf.yaml, line 9: tuning.time_out is not a known key. Did you mean 'timeout'? Known keys here: "
+        "strategy, timeout, "
         "max_trials, trial_timeout, random_seed, objective, performance_only, tensorboard."
     )
 
@@ -79,39 +82,55 @@ def test_a_wrong_section() -> None:
 
 
 def test_a_known_key_at_the_wrong_place() -> None:
-    assert "line 2: tuning.warmup is not a known key. Did you mean 'performance.warmup'?" in message("tuning:\n  warmup: 3\n")
+    assert "line 2: tuning.warmup is not a known key. Did you mean 'performance.warmup'?" in message(
+        "tuning:\n  warmup: 3\n"
+    )
 
 
 def test_the_line_and_the_key_survive_translation_from_ilit() -> None:
     said = message(ILIT)
     assert said == (
-        "conf.yaml, line 8: tuning.accuracy_criterion.relative must be a number or a percentage such as 0.01 or '1%'. Got 'lots'."
+        "conf.yaml, line 8: tuning.accuracy_criterion.relative must be a number or a percentage such as 0.01 "
+        "or '1%'. Got 'lots'."
     )
 
 
 def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
     lines = message(LPOT).split("\n")
     assert lines[0] == "conf.yaml has 3 problems:"
-    assert lines[1].startswith("  conf.yaml, line 9: quantization.op_wise.MatMul.weight.dtype must be 'int8', 'uint8', 'bf16' or 'fp32'")
-    assert lines[2].startswith("  conf.yaml, line 13: tuning.acuracy_criterion is not a known key. Did you mean 'accuracy_criterion'?")
+    assert lines[1].startswith(
+        "  conf.yaml, line 9: quantization.op_wise.MatMul.weight.dtype must be 'int8', 'uint8', 'bf16' or "
+        "'fp32'"
+    )
+    assert lines[2].startswith(
+        "  conf.yaml, line 13: tuning.acuracy_criterion is not a known key. Did you mean "
+        "'accuracy_criterion'?"
+    )
     assert lines[3] == "  conf.yaml, line 16: tuning.exit_policy.timeout must be a number >= 0. Got -3."
     assert len(lines) == 4
 
 
 def test_known_keys_are_those_of_the_dialect() -> None:
-    known = "Known keys here: strategy, accuracy_criterion, exit_policy, objective, random_seed, tensorboard, workspace."
+    known = (
+        "Known keys here: strategy, accuracy_criterion, exit_policy, objective, random_seed, "
+        "tensorboard, workspace."
+    )
     assert known in message(LPOT)
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("tuning:\n  timeout: 1\n  timeout: 2\n", "line 3: tuning.timeout is given twice; the first is on line 2. Keep one."),
+        (
+            "tuning:\n  timeout: 1\n  timeout: 2\n",
+            "line 3: tuning.timeout is given twice; the first is on line 2. Keep one.",
+        ),
         ("tuning: {}\ndevice: cpu\ntuning: {}\n", "line 3: tuning is given twice; the first is on line 1."),
         ("criterion:\n  relative: 1%\n absolute: 2\n", "line 3: this is not valid YAML:"),
         (
             "tuning:\n\ttimeout: 1\n",
-            "line 2: this is not valid YAML: found character '\\t' that cannot start any token. Indent with spaces",
+            "line 2: this is not valid YAML: found character '\\t' that cannot start any token. Indent with "
+            "spaces",
         ),
         ("device: 'cpu\n", "this is not valid YAML"),
         ("device: \x07\n", "line 1: this is not valid YAML: the character '\\x07' is not allowed."),
@@ -130,12 +149,28 @@ def test_known_keys_are_those_of_the_dialect() -> None:
         ("# nothing yet\n", "conf.yaml is empty."),
         ("null\n", "conf.yaml is empty."),
         ("- a\n- b\n", "line 1: a configuration must be a mapping of sections"),
-        ("just text\n", "a configuration must be a mapping of sections such as model, criterion and tuning. Got 'just text'."),
+        (
+            "just text\n",
+            "a configuration must be a mapping of sections such as model, criterion and tuning. Got 'just "
+            "text'.",
+        ),
         ("tuning: fast\n", "line 1: tuning must be a mapping of keys to values. Got 'fast'."),
-        ("criterion:\n- relative: 3\n", "line 1: criterion must be a mapping of keys to values. Got [{'relative': 3}]."),
-        ("calibration:\n  samples: 3\n  data:\n    task: x\n", "line 3: calibration.data has a 'task' but no 'folder'"),
-        ("quantization:\n  ops:\n    a: {}\n    'b[': {}\n", "line 4: quantization.ops['b['] is not a valid regular expression"),
-        ("evaluation:\n  batch_size: 3\n  metric: {a: 1, b: 2}\n", "line 3: evaluation.metric must be one metric"),
+        (
+            "criterion:\n- relative: 3\n",
+            "line 1: criterion must be a mapping of keys to values. Got [{'relative': 3}].",
+        ),
+        (
+            "calibration:\n  samples: 3\n  data:\n    task: x\n",
+            "line 3: calibration.data has a 'task' but no 'folder'",
+        ),
+        (
+            "quantization:\n  ops:\n    a: {}\n    'b[': {}\n",
+            "line 4: quantization.ops['b['] is not a valid regular expression",
+        ),
+        (
+            "evaluation:\n  batch_size: 3\n  metric: {a: 1, b: 2}\n",
+            "line 3: evaluation.metric must be one metric",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(text: str, said: str) -> None:
@@ -143,7 +178,9 @@ def test_what_is_wrong_is_said(text: str, said: str) -> None:
 
 
 def test_aliases_cannot_blow_up() -> None:
-    levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"] + [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
+    levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"] + [
+        f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)
+    ]
     assert "more than 100,000 values" in message("\n".join(levels))
 
 
@@ -183,7 +220,9 @@ def test_loading(tmp_path: Path) -> None:
 
 def test_the_file_is_never_touched(tmp_path: Path) -> None:
     file = tmp_path / "conf.yaml"
-    file.write_text(LPOT.replace("acuracy", "accuracy").replace("int3", "fp32").replace("-3", "3"), encoding="utf-8")
+    file.write_text(
+        LPOT.replace("acuracy", "accuracy").replace("int3", "fp32").replace("-3", "3"), encoding="utf-8"
+    )
     file.chmod(stat.S_IRUSR)
     before = (file.read_bytes(), file.stat().st_mtime_ns, file.stat().st_mode)
     load_config(file)
@@ -203,7 +242,9 @@ def test_a_missing_file(tmp_path: Path) -> None:
     (tmp_path / "conf.yaml").write_text("{}", encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
         load_config(tmp_path / "config.yaml")
-    assert f"{tmp_path / 'config.yaml'} does not exist. Did you mean '{tmp_path / 'conf.yaml'}'?" in str(caught.value)
+    assert f"{tmp_path / 'config.yaml'} does not exist. Did you mean '{tmp_path / 'conf.yaml'}'?" in str(
+        caught.value
+    )
 
 
 def test_a_file_in_a_missing_folder(tmp_path: Path) -> None:

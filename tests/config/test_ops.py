@@ -23,7 +23,10 @@ def test_a_dot_is_part_of_a_name() -> None:
 
 
 def test_a_special_character_makes_an_expression() -> None:
-    assert match_ops({r"bert/layer_\d/MatMul": FP32}, NAMES) == {"bert/layer_0/MatMul": FP32, "bert/layer_1/MatMul": FP32}
+    assert match_ops({r"bert/layer_\d/MatMul": FP32}, NAMES) == {
+        "bert/layer_0/MatMul": FP32,
+        "bert/layer_1/MatMul": FP32,
+    }
 
 
 def test_an_expression_matches_whole_names() -> None:

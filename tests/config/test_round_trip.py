@@ -17,16 +17,38 @@ from octune.errors import ConfigError
 TEXT = st.text(min_size=1).filter(str.strip)
 # Text that YAML reads as something else if it is not quoted.
 TRICKY = st.sampled_from(
-    ["1e-3", "010", "yes", "null", "~", "1:30", "2021-01-01", "=", "<<", "0x1F", ".5", "1_000", "- a", "#", "a: b", "'", '"']
+    [
+        "1e-3",
+        "010",
+        "yes",
+        "null",
+        "~",
+        "1:30",
+        "2021-01-01",
+        "=",
+        "<<",
+        "0x1F",
+        ".5",
+        "1_000",
+        "- a",
+        "#",
+        "a: b",
+        "'",
+        '"',
+    ]
 )
 NAMES = st.one_of(TEXT, TRICKY)
-PATHS = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), min_size=1).filter(str.strip)
+PATHS = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), min_size=1).filter(
+    str.strip
+)
 COUNTS = st.lists(st.integers(1, 10**9), min_size=1, max_size=3)
 FLOATS = st.floats(-1e9, 0.999)
 SECONDS = st.floats(0, 1e9)
 COUNT = st.integers(1, 10**9)
 PLAIN = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), NAMES),
+    st.one_of(
+        st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), NAMES
+    ),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(NAMES, inner, max_size=3)),
     max_leaves=6,
 )
@@ -62,7 +84,9 @@ TENSOR = section(
     algorithm=some("minmax", "percentile", "mse", "kl"),
 )
 OPS = st.dictionaries(
-    st.one_of(st.text("azAZ09_.-/", min_size=1, max_size=200), st.sampled_from(["conv.*", "a|b", "x[01]", "ä"])),
+    st.one_of(
+        st.text("azAZ09_.-/", min_size=1, max_size=200), st.sampled_from(["conv.*", "a|b", "x[01]", "ä"])
+    ),
     section(weight=TENSOR, activation=TENSOR),
     max_size=4,
 )
@@ -79,8 +103,12 @@ CONFIGS = section(
         outputs=st.lists(NAMES),
     ),
     calibration=section(data=DATA, samples=COUNTS, batches=COUNTS, batch_size=COUNT),
-    evaluation=section(data=DATA, metric=NAMES, metric_options=OPTIONS, batch_size=COUNT, samples=COUNT, postprocess=OPTIONS),
-    quantization=section(approach=st.sampled_from(["auto", "static", "dynamic"]), weight=TENSOR, activation=TENSOR, ops=OPS),
+    evaluation=section(
+        data=DATA, metric=NAMES, metric_options=OPTIONS, batch_size=COUNT, samples=COUNT, postprocess=OPTIONS
+    ),
+    quantization=section(
+        approach=st.sampled_from(["auto", "static", "dynamic"]), weight=TENSOR, activation=TENSOR, ops=OPS
+    ),
     criterion=CRITERION,
     tuning=section(
         strategy=st.sampled_from(["auto", "basic", "mse", "bayesian", "tpe", "random", "exhaustive"]),
@@ -105,7 +133,8 @@ CONFIGS = section(
 ).map(lambda keys: Config.build(**keys))
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # building the first example fills Hypothesis' tables
+# building the first example fills Hypothesis' tables
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(CONFIGS)
 def test_yaml(config: Config) -> None:
     written = config.to_yaml()
@@ -113,7 +142,8 @@ def test_yaml(config: Config) -> None:
     assert detect_dialect(yaml.safe_load(written)) == "native"
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # building the first example fills Hypothesis' tables
+# building the first example fills Hypothesis' tables
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(CONFIGS)
 def test_json(config: Config) -> None:
     assert Config.from_json(json.loads(json.dumps(config.to_json(), allow_nan=False))) == config
@@ -133,7 +163,19 @@ def test_any_text_is_a_configuration_or_a_config_error(text: str) -> None:
 
 @given(
     st.dictionaries(
-        st.sampled_from(["framework", "model", "tuning", "quantization", "evaluation", "calibration", "snapshot", "device"]), PLAIN
+        st.sampled_from(
+            [
+                "framework",
+                "model",
+                "tuning",
+                "quantization",
+                "evaluation",
+                "calibration",
+                "snapshot",
+                "device",
+            ]
+        ),
+        PLAIN,
     )
 )
 def test_any_mapping_is_a_configuration_or_a_config_error(mapping: dict[str, Any]) -> None:

@@ -128,12 +128,20 @@ def test_ways_to_write(path: str, written: object, read: object) -> None:
     ("path", "value", "said"),
     [
         ("device", "gpu", "device must be 'cpu', the only device that is tuned for. Got 'gpu'."),
-        ("model.framework", "pytorch_ipex", "model.framework must be 'pytorch', 'tensorflow' or 'onnx'. Got 'pytorch_ipex'"),
+        (
+            "model.framework",
+            "pytorch_ipex",
+            "model.framework must be 'pytorch', 'tensorflow' or 'onnx'. Got 'pytorch_ipex'",
+        ),
         ("model.framework", "onnxrt_cuda_ep", "Got 'onnxrt_cuda_ep'"),
         ("model.framework", "mxnet", "Got 'mxnet'."),
         ("model.inputs", [1.5], "put a name that looks like a number in quotes. Got [1.5]."),
         ("model.path", "", "model.path must be text. Got ''."),
-        ("calibration.samples", 0, "calibration.samples must be a whole number >= 1, or a list of them. Got 0."),
+        (
+            "calibration.samples",
+            0,
+            "calibration.samples must be a whole number >= 1, or a list of them. Got 0.",
+        ),
         ("calibration.samples", [], "Got []."),
         ("calibration.samples", None, "Got nothing."),
         ("calibration.batch_size", 2.5, "calibration.batch_size must be a whole number >= 1. Got 2.5."),
@@ -191,7 +199,10 @@ def test_data_source(written: object, read: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("train.csv", "calibration.data must be a path that ends in .npz, 'package.module:factory', or a mapping"),
+        (
+            "train.csv",
+            "calibration.data must be a path that ends in .npz, 'package.module:factory', or a mapping",
+        ),
         ("not a reference: really", "'package.module:function'"),
         (3, "must be a path that ends in .npz"),
         ({}, "calibration.data says nothing; give exactly one of"),
@@ -248,7 +259,11 @@ def test_relative_and_absolute_do_not_go_together() -> None:
 
 
 def test_sections_in_python() -> None:
-    config = Config(criterion={"relative": "1%"}, tuning={"timeout": 60}, calibration={"data": DataSource(factory="a.b:c")})
+    config = Config(
+        criterion={"relative": "1%"},
+        tuning={"timeout": 60},
+        calibration={"data": DataSource(factory="a.b:c")},
+    )
     assert config.criterion.relative == 0.01
     assert config.tuning.timeout == 60
     assert config.calibration.data == DataSource(factory="a.b:c")
@@ -276,8 +291,13 @@ def test_an_empty_section_is_the_default() -> None:
 
 
 def test_ops() -> None:
-    config = Config.build(quantization={"ops": {"MatMul": {"weight": {"dtype": "fp32"}}, "0": {"activation": None}}})
-    assert config.quantization.ops == {"MatMul": OpOptions(weight=TensorOptions(dtype=("fp32",))), "0": OpOptions()}
+    config = Config.build(
+        quantization={"ops": {"MatMul": {"weight": {"dtype": "fp32"}}, "0": {"activation": None}}}
+    )
+    assert config.quantization.ops == {
+        "MatMul": OpOptions(weight=TensorOptions(dtype=("fp32",))),
+        "0": OpOptions(),
+    }
 
 
 def _properties(schema: Any) -> list[tuple[str, dict[str, Any]]]:
@@ -294,7 +314,10 @@ def test_json_schema_describes_every_key() -> None:
     properties = _properties(schema)
     assert len(properties) >= len(DEFAULTS)
     # Where a section's key would only repeat what the section says of itself, pydantic leaves the text there.
-    described = [(name, {**schema["$defs"].get(key.get("$ref", "").rpartition("/")[2], {}), **key}) for name, key in properties]
+    described = [
+        (name, {**schema["$defs"].get(key.get("$ref", "").rpartition("/")[2], {}), **key})
+        for name, key in properties
+    ]
     assert [name for name, key in described if not key.get("description")] == []
 
 

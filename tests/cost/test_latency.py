@@ -17,7 +17,9 @@ from octune.plan import Op, Scheme
 
 def test_candidates_take_turns_after_their_warm_up() -> None:
     calls: list[str] = []
-    times = interleaved({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, warmup=2, iterations=3)
+    times = interleaved(
+        {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, warmup=2, iterations=3
+    )
     assert calls == ["a", "a", "b", "b", "a", "b", "a", "b", "a", "b"]
     assert {name: latency.runs for name, latency in times.items()} == {"a": 3, "b": 3}
     assert all(0 <= latency.median_ms <= latency.p90_ms for latency in times.values())
@@ -25,7 +27,9 @@ def test_candidates_take_turns_after_their_warm_up() -> None:
 
 def test_what_is_warm_is_not_warmed_up() -> None:
     calls: list[str] = []
-    interleaved({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, warmup=2, iterations=1, warm=("a",))
+    interleaved(
+        {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, warmup=2, iterations=1, warm=("a",)
+    )
     assert calls == ["b", "b", "a", "b"]
 
 
@@ -40,11 +44,15 @@ def test_a_warm_up_that_takes_long_ends(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_pause_comes_before_every_timed_call(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
     monkeypatch.setattr("octune.cost.latency.time.sleep", calls.append)
-    interleaved({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, warmup=1, iterations=2, pause=0.5)
+    interleaved(
+        {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, warmup=1, iterations=2, pause=0.5
+    )
     assert calls == ["a", "b", 0.5, "a", 0.5, "b", 0.5, "a", 0.5, "b"]
 
 
-def test_rounds_go_on_until_the_time_is_over_and_an_interval_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_go_on_until_the_time_is_over_and_an_interval_can_be_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     calls: list[int] = []
     monkeypatch.setattr("octune.cost.latency.time.perf_counter", lambda: float(len(calls)))
     assert interleaved({"a": lambda: calls.append(1)}, seconds=0.0)["a"].runs == STRETCHES
@@ -53,7 +61,8 @@ def test_rounds_go_on_until_the_time_is_over_and_an_interval_can_be_told(monkeyp
 
 
 @pytest.mark.parametrize(
-    ("values", "median", "p90"), [([5.0], 5.0, 5.0), ([1.0, 9.0], 5.0, 9.0), (list(map(float, range(100))), 49.5, 90.0)]
+    ("values", "median", "p90"),
+    [([5.0], 5.0, 5.0), ([1.0, 9.0], 5.0, 9.0), (list(map(float, range(100))), 49.5, 90.0)],
 )
 def test_median_and_ninth_decile(values: list[float], median: float, p90: float) -> None:
     timed = Latency(tuple(values[::-1]))
@@ -66,7 +75,10 @@ def test_an_error_of_a_candidate_comes_through() -> None:
 
 
 def test_weight_bytes() -> None:
-    ops = [Op("fc", "linear", (Scheme.int8(), Scheme.bf16(), Scheme.fp32()), parameters=100), Op("odd", "conv2d", parameters=9)]
+    ops = [
+        Op("fc", "linear", (Scheme.int8(), Scheme.bf16(), Scheme.fp32()), parameters=100),
+        Op("odd", "conv2d", parameters=9),
+    ]
     assert weight_bytes(ops) == {
         ("fc", Scheme.int8()): 100.0,
         ("fc", Scheme.bf16()): 200.0,
@@ -75,7 +87,7 @@ def test_weight_bytes() -> None:
     }
 
 
-# -- how many times faster, and how sure that is ----------------------------------------------------------------------
+# -- how many times faster, and how sure that is -------------------------------------------------------------
 
 
 def speedup(ratios: Sequence[float], load: float = 0.0) -> Speedup:
@@ -98,7 +110,10 @@ def test_few_rounds_have_what_they_saw() -> None:
 
 def test_pairs_are_compared_not_sums() -> None:
     """A machine that slows down on the way slows down both."""
-    slow, fast = Latency((30.0, 60.0, 90.0, 120.0, 150.0, 180.0)), Latency((10.0, 20.0, 30.0, 40.0, 50.0, 60.0))
+    slow, fast = (
+        Latency((30.0, 60.0, 90.0, 120.0, 150.0, 180.0)),
+        Latency((10.0, 20.0, 30.0, 40.0, 50.0, 60.0)),
+    )
     assert Speedup.of(slow, fast) == Speedup(3.0, 3.0, 3.0)
 
 
@@ -112,7 +127,9 @@ def test_the_ratio_lies_in_its_interval_and_others_only_widen_it(ratios: list[fl
 
 
 def test_the_interval_misses_the_true_median_as_rarely_as_it_says() -> None:
-    """With slow moments that last for a stretch, too: single calls in place of stretches would miss it nearly every time."""
+    """With slow moments that last for a stretch, too: single calls in place of stretches would miss it nearly
+    every time.
+    """
     random = np.random.default_rng(0)
     seen = 0
     for _ in range(400):
@@ -141,13 +158,17 @@ def test_the_more_others_took_the_less_is_claimed() -> None:
     assert str(speedup(ratios, 0.5)) == "2.00x [0.90, 4.40] (others took 50% of the CPU)"
 
 
-# -- measured again while in doubt ------------------------------------------------------------------------------------
+# -- measured again while in doubt ---------------------------------------------------------------------------
 
 
 class Bench:
-    """A machine on which the candidate's speed-up and the load are what they are said to be, attempt by attempt."""
+    """A machine on which the candidate's speed-up and the load are what they are said to be, attempt by
+    attempt.
+    """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, ratios: Sequence[float], loads: Sequence[float] = ()) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, ratios: Sequence[float], loads: Sequence[float] = ()
+    ) -> None:
         self.measured, self.waits = 0, 0
         self.warm: list[set[str]] = []
         self._ratios, self._loads = list(ratios), [*loads, *[0.0] * len(ratios)]
@@ -161,7 +182,9 @@ class Bench:
                 self.share = bench._loads[bench.measured - 1]
                 self.busy = self.share > BUSY
 
-        def interleaved(calls: dict[str, Callable[[], object]], *, warm: set[str], **timing: object) -> dict[str, Latency]:
+        def interleaved(
+            calls: dict[str, Callable[[], object]], *, warm: set[str], **timing: object
+        ) -> dict[str, Latency]:
             ratio = bench._ratios[bench.measured]
             bench.measured += 1
             bench.warm.append(warm)
@@ -177,7 +200,9 @@ class Bench:
             def wait(self) -> None:
                 bench.waits += 1
 
-        return compare(lambda: None, lambda: None, Timing(), rival=rival, ceiling=ceiling, patience=Waits(), warm=warm)[0]
+        return compare(
+            lambda: None, lambda: None, Timing(), rival=rival, ceiling=ceiling, patience=Waits(), warm=warm
+        )[0]
 
 
 def test_what_is_clear_and_quiet_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,6 @@
-"""Timing of ops: once for equal kernels, in rounds, and with doubts where int8 seems slower or the machine is busy."""
+"""Timing of ops: once for equal kernels, in rounds, and with doubts where int8 seems slower or the machine is
+busy.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,11 @@ def test_equal_kernels_of_equal_ops_are_timed_once() -> None:
     ops = [Op(name, "linear", schemes, 16, "Linear(4, 4)") for name in ("a", "b")] + [Op("odd", "conv2d")]
     watch = Stopwatch({INT8: [1.0], SMOOTHED: [1.2], FP32: [3.0]})
     values = measure_ops(watch, ops, ranges("a", "b", "odd"))  # type: ignore[arg-type]
-    assert values == {(op, s): ms for op in "ab" for s, ms in ((INT8, 1.0), (MSE, 1.0), (CORRECTED, 1.0), (SMOOTHED, 1.2), (FP32, 3.0))}
+    assert values == {
+        (op, s): ms
+        for op in "ab"
+        for s, ms in ((INT8, 1.0), (MSE, 1.0), (CORRECTED, 1.0), (SMOOTHED, 1.2), (FP32, 3.0))
+    }
     assert watch.asked == {("a", scheme): 1 + ROUNDS for scheme in (INT8, SMOOTHED, FP32)}
 
 
@@ -125,7 +131,7 @@ def test_ops_that_never_ran_are_not_timed() -> None:
     assert measure_ops(Stopwatch({}), [Op("a", "linear", (INT8, FP32))], ranges("b")) == {}  # type: ignore[arg-type]
 
 
-# -- kept from run to run ---------------------------------------------------------------------------------------------
+# -- kept from run to run ------------------------------------------------------------------------------------
 
 OP = Op("a", "linear", (INT8, FP32), 16, "Linear(4, 4)")
 
@@ -146,12 +152,18 @@ def test_a_second_run_decides_on_the_numbers_of_the_first(cached: Path) -> None:
     again = Stopwatch({INT8: [7.0], FP32: [8.0]})
     assert timed(again) == first
     assert not again.asked
-    assert timed(again, replace(OP, name="elsewhere")) == {("elsewhere", scheme): ms for (_, scheme), ms in first.items()}
+    assert timed(again, replace(OP, name="elsewhere")) == {
+        ("elsewhere", scheme): ms for (_, scheme), ms in first.items()
+    }
 
 
 @pytest.mark.parametrize(
     "other",
-    [replace(OP, signature="Linear(8, 2)"), replace(OP, parameters=17), replace(OP, schemes=(*OP.schemes, Scheme.bf16()))],
+    [
+        replace(OP, signature="Linear(8, 2)"),
+        replace(OP, parameters=17),
+        replace(OP, schemes=(*OP.schemes, Scheme.bf16())),
+    ],
     ids=["signature", "size", "one more kernel"],
 )
 def test_another_op_is_timed_and_all_its_kernels_together(cached: Path, other: Op) -> None:
@@ -191,7 +203,9 @@ def test_what_was_timed_on_a_busy_machine_is_believed_for_an_hour(
     assert timed(Stopwatch({INT8: [2.0], FP32: [3.0]}))["a", INT8] == (1.0 if kept else 2.0)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"conditions": {}}', '{"conditions": {}, "milliseconds": {"a": 1}}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"conditions": {}}', '{"conditions": {}, "milliseconds": {"a": 1}}']
+)
 def test_a_damaged_file_is_as_good_as_none(cached: Path, text: str) -> None:
     timed(Stopwatch({INT8: [1.0], FP32: [3.0]}))
     (path,) = cached.glob("*.json")
@@ -208,14 +222,16 @@ def test_old_timings_are_forgotten(cached: Path, monkeypatch: pytest.MonkeyPatch
     assert timed(Stopwatch({INT8: [2.0], FP32: [3.0]}))["a", INT8] == 2.0
 
 
-def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_written_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("OCTUNE_CACHE", str(tmp_path / "file"))
     monkeypatch.delenv("OCTUNE_COST_CACHE")
     assert timed(Stopwatch({INT8: [1.0], FP32: [3.0]}))["a", INT8] == 1.0
 
 
-# -- what a whole plan can gain ---------------------------------------------------------------------------------------
+# -- what a whole plan can gain ------------------------------------------------------------------------------
 
 COSTS = {("a", INT8): 1.0, ("a", FP32): 4.0, ("b", INT8): 5.0, ("b", FP32): 4.0, ("c", FP32): 2.0}
 

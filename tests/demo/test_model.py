@@ -42,9 +42,15 @@ def test_fits_a_linear_layer_whose_softmax_is_the_regression() -> None:
     embeddings[:, 4] = 0.25  # a dead dimension, as the encoder has
     labels = (embeddings[:, 0] - embeddings[:, 1] + rng.normal(size=200) > 0).astype(np.int64)
     weight, bias = demo_model._fit(embeddings, labels)
-    logits = torch.nn.functional.linear(torch.from_numpy(embeddings), torch.from_numpy(weight), torch.from_numpy(bias))
+    logits = torch.nn.functional.linear(
+        torch.from_numpy(embeddings), torch.from_numpy(weight), torch.from_numpy(bias)
+    )
     scaled = StandardScaler().fit_transform(embeddings.astype(np.float64))
-    expected = LogisticRegression(C=sentiment.REGULARISATION, max_iter=1000).fit(scaled, labels).predict_proba(scaled)
+    expected = (
+        LogisticRegression(C=sentiment.REGULARISATION, max_iter=1000)
+        .fit(scaled, labels)
+        .predict_proba(scaled)
+    )
     np.testing.assert_allclose(logits.softmax(1).numpy(), expected, atol=1e-3)
 
 
@@ -52,7 +58,8 @@ def test_a_dimension_of_rounding_noise_gets_no_weight() -> None:
     rng = np.random.default_rng(0)
     embeddings = rng.normal(size=(200, 5)).astype(np.float32)
     labels = (embeddings[:, 0] > 0).astype(np.int64)
-    embeddings[:, 4] = 1e-9 * (labels - 0.5)  # tells the label, but int8 or another processor would not keep it
+    # tells the label, but int8 or another processor would not keep it
+    embeddings[:, 4] = 1e-9 * (labels - 0.5)
     weight, _ = demo_model._fit(embeddings, labels)
     assert weight[:, 4].tolist() == [0.0, 0.0]
     assert abs(weight[0, 0]) > 0.01
@@ -65,7 +72,9 @@ def test_padding_changes_nothing(cache: Path) -> None:
     mask = (padded != 0).long()
     with torch.inference_mode():
         torch.testing.assert_close(model(padded, mask), model(ids, torch.ones_like(ids)), atol=1e-4, rtol=0)
-        torch.testing.assert_close(model(ids, torch.ones_like(ids), torch.zeros_like(ids)), model(ids, torch.ones_like(ids)))
+        torch.testing.assert_close(
+            model(ids, torch.ones_like(ids), torch.zeros_like(ids)), model(ids, torch.ones_like(ids))
+        )
 
 
 def test_building_leaves_the_random_numbers_alone_and_gives_the_same_model(cache: Path) -> None:
@@ -101,7 +110,9 @@ def test_the_head_learns_and_is_the_same_every_time(cache: Path, monkeypatch: py
 def test_weights_that_do_not_fit_are_named(cache: Path) -> None:
     from safetensors.numpy import save_file
 
-    save_file({"weight": np.zeros((3, 384), np.float32), "bias": np.zeros(3, np.float32)}, sentiment.head_path())
+    save_file(
+        {"weight": np.zeros((3, 384), np.float32), "bias": np.zeros(3, np.float32)}, sentiment.head_path()
+    )
     with pytest.raises(ModelError, match="do not fit"):
         build()
 

@@ -37,12 +37,22 @@ def test_the_sign_of_the_rating_is_the_label() -> None:
 
 
 def test_near_neutral_and_repeated_texts_are_left_out() -> None:
-    rows = [HEADER, "1\t0.49\tSo so", "2\t-0.49\tWell", "3\t1.5\tA mess, but fun!", "4\t2.5\ta mess but fun", "5\t-2\t ", "6\t0\tHm"]
+    rows = [
+        HEADER,
+        "1\t0.49\tSo so",
+        "2\t-0.49\tWell",
+        "3\t1.5\tA mess, but fun!",
+        "4\t2.5\ta mess but fun",
+        "5\t-2\t ",
+        "6\t0\tHm",
+    ]
     assert parse_snippets(rows) == [("A mess, but fun!", 1)]
 
 
 def test_entities_and_spaces_are_cleaned() -> None:
-    assert parse_snippets([HEADER, "1\t2\tMakes S&amp;M  seem \u00a0romantic "]) == [("Makes S&M seem romantic", 1)]
+    assert parse_snippets([HEADER, "1\t2\tMakes S&amp;M  seem \u00a0romantic "]) == [
+        ("Makes S&M seem romantic", 1)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +82,9 @@ def test_parts_are_disjoint_and_lose_nothing(snippets: list[tuple[str, int]]) ->
 
 
 @given(SNIPPETS, st.randoms(use_true_random=False))
-def test_the_part_of_a_text_depends_on_the_text_alone(snippets: list[tuple[str, int]], rng: random.Random) -> None:
+def test_the_part_of_a_text_depends_on_the_text_alone(
+    snippets: list[tuple[str, int]], rng: random.Random
+) -> None:
     unique = list({sentiment._key(text): (text, label) for text, label in snippets}.values())
     shuffled = rng.sample(unique, len(unique))
     assert everything(shuffled) == everything(unique)
@@ -85,7 +97,11 @@ def test_asking_for_fewer_takes_the_first_of_the_same_part() -> None:
     snippets = [(f"text {number}", number % 2) for number in range(1000)]
     whole = everything(snippets)
     few = split_snippets(snippets, train=50, calibration=10, evaluation=20)
-    assert (few.train, few.calibration, few.evaluation) == (whole["train"][:50], whole["calibration"][:10], whole["evaluation"][:20])
+    assert (few.train, few.calibration, few.evaluation) == (
+        whole["train"][:50],
+        whole["calibration"][:10],
+        whole["evaluation"][:20],
+    )
     sizes = [len(part) / 1000 for part in whole.values()]
     assert sizes == pytest.approx([0.65, 0.10, 0.25], abs=0.05)
 
@@ -122,7 +138,10 @@ def test_batches_are_padded_to_their_own_longest_text_and_can_be_walked_again(wh
     assert first["attention_mask"].tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
     assert bool(second["attention_mask"].all())
     again = list(pickle.loads(pickle.dumps(batches)))
-    assert [inputs["input_ids"].tolist() for inputs, _ in again] == [first["input_ids"].tolist(), second["input_ids"].tolist()]
+    assert [inputs["input_ids"].tolist() for inputs, _ in again] == [
+        first["input_ids"].tolist(),
+        second["input_ids"].tolist(),
+    ]
 
 
 @pytest.mark.slow

@@ -1,4 +1,6 @@
-"""The journal: nothing that was appended is lost, whatever kills the run, and nothing of another run is believed."""
+"""The journal: nothing that was appended is lost, whatever kills the run, and nothing of another run is
+believed.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,18 @@ from octune.errors import WorkspaceError
 HEADER = {"model": "abc", "seed": 1978, "criterion": {"relative": 0.01}}
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=6,
 )
 records = st.lists(
     st.tuples(
-        st.sampled_from(["trial", "harm", "cost"]), st.dictionaries(st.text(max_size=6).filter(lambda k: k != "event"), json_values)
+        st.sampled_from(["trial", "harm", "cost"]),
+        st.dictionaries(st.text(max_size=6).filter(lambda k: k != "event"), json_values),
     ),
     max_size=6,
 )
@@ -41,12 +48,14 @@ def content(journal: Journal) -> dict[str, list[dict[str, object]]]:
     return {event: journal.records(event) for event in ("trial", "harm", "cost")}
 
 
-# -- append and recover -----------------------------------------------------------------------------------------------
+# -- append and recover --------------------------------------------------------------------------------------
 
 
 @settings(max_examples=40)
 @given(records, st.data())
-def test_what_was_appended_is_recovered_over_any_number_of_runs(appended: list[tuple[str, dict[str, object]]], data: st.DataObject) -> None:
+def test_what_was_appended_is_recovered_over_any_number_of_runs(
+    appended: list[tuple[str, dict[str, object]]], data: st.DataObject
+) -> None:
     expected: dict[str, list[dict[str, object]]] = {"trial": [], "harm": [], "cost": []}
     with tempfile.TemporaryDirectory() as name:
         journal = open_journal(Path(name))
@@ -108,7 +117,18 @@ def test_a_torn_line_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
 
 
 @pytest.mark.parametrize(
-    "damage", [b"garbage", b"\x00\x00\x00", b'{"n": 1}', b"[1]", b'"event"', b"7", b'{"event": "trial", "n": 1', b"\xff\xfe", b""]
+    "damage",
+    [
+        b"garbage",
+        b"\x00\x00\x00",
+        b'{"n": 1}',
+        b"[1]",
+        b'"event"',
+        b"7",
+        b'{"event": "trial", "n": 1',
+        b"\xff\xfe",
+        b"",
+    ],
 )
 def test_a_damaged_line_in_the_middle_is_refused_with_its_number(tmp_path: Path, damage: bytes) -> None:
     with open_journal(tmp_path) as journal:
@@ -119,18 +139,23 @@ def test_a_damaged_line_in_the_middle_is_refused_with_its_number(tmp_path: Path,
     lines[1] = damage
     before = b"\n".join(lines) + b"\n"
     path.write_bytes(before)
-    with pytest.raises(WorkspaceError, match=r"journal\.jsonl, line 2 is damaged .*Delete the lines from there on"):
+    with pytest.raises(
+        WorkspaceError, match=r"journal\.jsonl, line 2 is damaged .*Delete the lines from there on"
+    ):
         open_journal(tmp_path)
     assert path.read_bytes() == before  # what cannot be read is not thrown away
     open_journal(tmp_path, resume=False).close()  # and the workspace is not left locked
 
 
-# -- whose journal is it ----------------------------------------------------------------------------------------------
+# -- whose journal is it -------------------------------------------------------------------------------------
 
 
 def test_a_journal_of_another_run_is_refused(tmp_path: Path) -> None:
     open_journal(tmp_path).close()
-    with pytest.raises(WorkspaceError, match=r"belongs to another run: its model differs \(there 'abc', here 'xyz'\).*workspace.resume"):
+    with pytest.raises(
+        WorkspaceError,
+        match=r"belongs to another run: its model differs \(there 'abc', here 'xyz'\).*workspace.resume",
+    ):
         open_journal(tmp_path, model="xyz")
     with pytest.raises(WorkspaceError, match="its strategy differs"):
         open_journal(tmp_path, strategy="basic")
@@ -175,7 +200,7 @@ def test_nothing_to_resume_starts_anew_and_says_so(tmp_path: Path, caplog: pytes
     assert "nothing to resume" in caplog.text
 
 
-# -- the lock ---------------------------------------------------------------------------------------------------------
+# -- the lock ------------------------------------------------------------------------------------------------
 
 
 def test_two_runs_cannot_share_a_workspace(tmp_path: Path) -> None:
@@ -203,9 +228,11 @@ def test_another_process_is_kept_out_too_and_a_dead_one_leaves_no_lock(tmp_path:
         assert journal.records("trial") == [{"n": 1}]
 
 
-# -- disks ------------------------------------------------------------------------------------------------------------
+# -- disks ---------------------------------------------------------------------------------------------------
 
-needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a device that is always full")
+needs_full = pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="needs /dev/full, a device that is always full"
+)
 
 
 @needs_full

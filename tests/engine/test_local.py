@@ -1,4 +1,6 @@
-"""The stages of a run on a backend that is plain Python: what is remembered, what is refused, what is handed over."""
+"""The stages of a run on a backend that is plain Python: what is remembered, what is refused, what is handed
+over.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +100,9 @@ class Fake(Backend):
     def alone(self, op: Op, scheme: Scheme, ranges: Ranges) -> Callable[[], object]:
         return lambda: time.sleep(0.001 if scheme == INT8 else 0.01)
 
-    def harm(self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Any]) -> dict[tuple[str, Scheme], float]:
+    def harm(
+        self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Any]
+    ) -> dict[tuple[str, Scheme], float]:
         return self.harm
 
     def finalists(self, plan: Plan, ranges: Ranges, inputs: Any) -> Iterator[Finalist]:
@@ -134,10 +138,16 @@ class Fake(Backend):
 BATCHES = as_batches([np.ones((4, 2)), -np.ones((4, 2)), np.full((4, 2), 3.0)], role="calibration")
 
 
-def study(evaluate: Callable[[Model], Any] = lambda model: 1.0, journal: Journal | None = None, example: Any = ((1.0,),)) -> Study:
+def study(
+    evaluate: Callable[[Model], Any] = lambda model: 1.0,
+    journal: Journal | None = None,
+    example: Any = ((1.0,),),
+) -> Study:
     backend, stop = Fake(), Stop()
     timer = Stopwatch(backend, Timing(warmup=0, iterations=1), stop, example, Patience(0.0))
-    return Study(backend, FunctionEvaluator(evaluate), Absolute(0.1), journal or Journal(), stop, Listener(), timer)
+    return Study(
+        backend, FunctionEvaluator(evaluate), Absolute(0.1), journal or Journal(), stop, Listener(), timer
+    )
 
 
 def fake(made: Study) -> Fake:
@@ -161,7 +171,9 @@ def test_the_baseline_is_scored_once_and_remembered(tmp_path: Path) -> None:
 def test_a_baseline_that_cannot_be_run_is_a_data_error() -> None:
     made = study()
     fake(made).run_error = RuntimeError("mat1 and mat2\nshapes")
-    with pytest.raises(DataError, match=r"cannot be run on the first batch of the data: RuntimeError: mat1 and mat2$"):
+    with pytest.raises(
+        DataError, match=r"cannot be run on the first batch of the data: RuntimeError: mat1 and mat2$"
+    ):
         made.baseline()
 
 
@@ -188,7 +200,8 @@ def test_calibration_is_kept(tmp_path: Path) -> None:
     assert again.calibrate(BATCHES, 8, path)["a"].high == 1.0
     assert fake(again).observed == 0
     more = study()
-    assert more.calibrate(BATCHES, 12, path)["a"].high == 3.0  # another number of samples is another calibration
+    # another number of samples is another calibration
+    assert more.calibrate(BATCHES, 12, path)["a"].high == 3.0
     assert fake(more).observed == 3
 
 
@@ -209,7 +222,10 @@ def test_harm_without_measure_is_the_worst(value: float, tmp_path: Path) -> None
     with Journal.open(tmp_path, {}) as journal:
         made = study(journal=journal)
         fake(made).harm["b", INT8] = value
-        assert made.harm(OPS, made.calibrate(BATCHES, 8, None), BATCHES) == {("a", INT8): 0.1, ("b", INT8): WORST}
+        assert made.harm(OPS, made.calibrate(BATCHES, 8, None), BATCHES) == {
+            ("a", INT8): 0.1,
+            ("b", INT8): WORST,
+        }
     with Journal.open(tmp_path, {}, resume=True) as journal:
         resumed = study(journal=journal)
         fake(resumed).harm = {}
@@ -300,7 +316,7 @@ def test_an_interrupted_trial_is_not_recorded() -> None:
     assert made.journal.records("trial") == []
 
 
-# -- finalists --------------------------------------------------------------------------------------------------------
+# -- finalists -----------------------------------------------------------------------------------------------
 
 
 def with_winner(
@@ -337,11 +353,15 @@ def test_a_form_that_is_not_faster_is_not_used() -> None:
 def test_a_form_must_be_clearly_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = timed(monkeypatch, Speedup(2.0, 1.8, 2.2), Speedup(2.3, 2.1, 2.5), Speedup(3.0, 2.5, 3.5))
     made, ranges = with_winner()
-    fake(made).forms = [lambda plan: Finalist("slow", Model(plan)), lambda plan: Finalist("fast", Model(plan))]
+    fake(made).forms = [
+        lambda plan: Finalist("slow", Model(plan)),
+        lambda plan: Finalist("fast", Model(plan)),
+    ]
     made.finalists(made.trials[0], ranges)
     assert [trial.form for trial in made.trials] == ["eager", "fast"]
     assert made.listener.notes == [
-        "the slow form is not clearly faster than eager int8 (2.30x [2.10, 2.50], eager 2.00x [1.80, 2.20]), so it is not used"
+        "the slow form is not clearly faster than eager int8 (2.30x [2.10, 2.50], eager 2.00x [1.80, 2.20]), "
+        "so it is not used"
     ]
     assert asked["rival"] == [AS_FAST, made.trials[0].speed, made.trials[0].speed]
     assert asked["ceiling"] == [math.inf] * 3  # forms that fuse ops are not bound by what ops take alone
@@ -394,14 +414,16 @@ def test_a_resumed_run_neither_times_nor_scores_a_form_again(tmp_path: Path) -> 
     assert scored == [Plan(), ALL_INT8, ALL_INT8]
 
 
-# -- speed ------------------------------------------------------------------------------------------------------------
+# -- speed ---------------------------------------------------------------------------------------------------
 
 
 def timed(monkeypatch: pytest.MonkeyPatch, *speeds: Speedup) -> dict[str, list[Any]]:
     """Let models have these speeds, one after the other; what is asked for is put down."""
     answers, asked = iter(speeds), dict[str, list[Any]]()
 
-    def compare(baseline: object, candidate: object, timing: Timing, **wanted: Any) -> tuple[Speedup, Latency]:
+    def compare(
+        baseline: object, candidate: object, timing: Timing, **wanted: Any
+    ) -> tuple[Speedup, Latency]:
         for name, value in wanted.items():
             asked.setdefault(name, []).append(value)
         return next(answers), Latency((1.0,))
@@ -419,16 +441,24 @@ def tuned(monkeypatch: pytest.MonkeyPatch, made: Study, config: Config | None = 
 
 @pytest.mark.parametrize(
     ("speed", "busy"),
-    [(Speedup(0.7, 0.6, 0.8), False), (Speedup(1.05, 0.98, 1.1), False), (Speedup(0.3, 0.1, 0.8, load=0.5), True)],
+    [
+        (Speedup(0.7, 0.6, 0.8), False),
+        (Speedup(1.05, 0.98, 1.1), False),
+        (Speedup(0.3, 0.1, 0.8, load=0.5), True),
+    ],
     ids=["slower", "a tie", "slower on a busy machine"],
 )
-def test_a_slower_model_never_wins_a_race_for_speed(monkeypatch: pytest.MonkeyPatch, speed: Speedup, busy: bool) -> None:
+def test_a_slower_model_never_wins_a_race_for_speed(
+    monkeypatch: pytest.MonkeyPatch, speed: Speedup, busy: bool
+) -> None:
     timed(monkeypatch, speed)
     result = tuned(monkeypatch, study())
     assert result.met
     assert result.best is result.baseline
     assert result.model.plan == Plan()
-    assert result.stopped_because.endswith("what met the criterion was not clearly faster than fp32 here, so fp32 is handed back")
+    assert result.stopped_because.endswith(
+        "what met the criterion was not clearly faster than fp32 here, so fp32 is handed back"
+    )
     assert bool(result.notes) == busy
 
 
@@ -453,12 +483,19 @@ def test_a_busy_machine_is_said_to_be_busy(monkeypatch: pytest.MonkeyPatch) -> N
     fake(made).forms = [lambda plan: Finalist("compiled", Model(plan))]
     result = tuned(monkeypatch, made)
     assert result.best.form == "eager"
-    assert result.stopped_because == ("a plan met the criterion; others kept the machine too busy to tell whether it is faster than fp32")
-    assert "the machine was too busy to compare speeds: other processes took up to 60% of the CPU" in result.notes[-1]
+    assert result.stopped_because == (
+        "a plan met the criterion; others kept the machine too busy to tell whether it is faster than fp32"
+    )
+    assert (
+        "the machine was too busy to compare speeds: other processes took up to 60% of the CPU"
+        in result.notes[-1]
+    )
     assert "compiled form is not clearly faster" in result.notes[0]
 
 
-def test_a_resumed_run_knows_that_the_machine_was_busy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_resumed_run_knows_that_the_machine_was_busy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     timed(monkeypatch, Speedup(4.0, 2.0, 8.0, load=0.5))
     notes = []
     for _ in range(2):
@@ -506,7 +543,8 @@ def test_a_gain_beyond_what_ops_allow_is_doubtful(monkeypatch: pytest.MonkeyPatc
     limit = asked["ceiling"][0]
     assert limit == pytest.approx(SLACK * 4.0 / 3.0)
     assert made.listener.notes == [
-        f"a speed-up of 15.00x [14.00, 16.00] is doubtful: by what its ops take alone, it is no more than {limit:.2f}x"
+        "a speed-up of 15.00x [14.00, 16.00] is doubtful: by what its ops take alone, it is no more than "
+        f"{limit:.2f}x"
     ]
 
 

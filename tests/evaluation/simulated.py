@@ -9,9 +9,11 @@ Floats = npt.NDArray[np.float64]
 
 
 def squad_like(rng: np.random.Generator, n: int, drop: float, churn: float = 0.05) -> tuple[Floats, Floats]:
-    """F1 per question of fp32 and of a candidate: eight in ten right, some in part; some answers trade places, then some are lost.
+    """F1 per question of fp32 and of a candidate: eight in ten right, some in part; some answers trade
+    places, then some are lost.
 
-    The candidate loses ``drop`` of fp32's score, give or take one answer. ``churn`` is the share of answers that change for nothing.
+    The candidate loses ``drop`` of fp32's score, give or take one answer. ``churn`` is the share of answers
+    that change for nothing.
     """
     u = rng.random(n)
     before = 100.0 * np.where(u < 0.8, 1.0, np.where(u < 0.9, rng.uniform(0.2, 0.9, n), 0.0))
@@ -25,8 +27,12 @@ def squad_like(rng: np.random.Generator, n: int, drop: float, churn: float = 0.0
     return before, after
 
 
-def flips(rng: np.random.Generator, n: int, right: float, lost: float, gained: float) -> tuple[Floats, Floats]:
-    """Answers of fp32 and of a candidate as 0 and 1; ``lost`` and ``gained`` are the chances that one flips each way."""
+def flips(
+    rng: np.random.Generator, n: int, right: float, lost: float, gained: float
+) -> tuple[Floats, Floats]:
+    """Answers of fp32 and of a candidate as 0 and 1; ``lost`` and ``gained`` are the chances that one flips
+    each way.
+    """
     u = rng.random(n)
     before = (u < right).astype(np.float64)
     after = before.copy()

@@ -73,7 +73,9 @@ def test_single_numbers_are_compared_by_the_spread_of_fp32() -> None:
 
 def test_losses_and_token_ids_are_not_compared() -> None:
     metric = Agreement()
-    rows = metric.predictions({"loss": np.asarray(3.0), "ids": np.zeros((2, 3), np.int64), "logits": np.eye(2)})
+    rows = metric.predictions(
+        {"loss": np.asarray(3.0), "ids": np.zeros((2, 3), np.int64), "logits": np.eye(2)}
+    )
     assert [len(row) for row in rows] == [1, 1]
     with pytest.raises(EvaluationError, match="no outputs to compare"):
         metric.predictions({"ids": np.zeros((2, 3), np.int64)})

@@ -1,4 +1,6 @@
-"""Evaluators: the user's function, and a metric over batches, on a backend that is three lines of arithmetic."""
+"""Evaluators: the user's function, and a metric over batches, on a backend that is three lines of
+arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -147,7 +149,9 @@ def test_data_without_labels_is_refused() -> None:
 
 
 def test_labels_and_predictions_must_match_in_number() -> None:
-    with pytest.raises(DataError, match="Batch 1 of the evaluation data has 3 labels, but the model gave 2 predictions"):
+    with pytest.raises(
+        DataError, match="Batch 1 of the evaluation data has 3 labels, but the model gave 2 predictions"
+    ):
         evaluator([(X[:2], Y[:2]), (X[2:4], Y[:3])])(perfect)
 
 
@@ -164,7 +168,7 @@ def test_a_model_that_fails_on_the_data() -> None:
         evaluator(batches())(fails)
 
 
-# -- stopped early ----------------------------------------------------------------------------------------------------
+# -- stopped early -------------------------------------------------------------------------------------------
 
 N = 600
 CLASSES = np.arange(N) % 3
@@ -187,7 +191,9 @@ def many(size: int = 5) -> list[Any]:
     return [(INPUTS[i : i + size], CLASSES[i : i + size]) for i in range(0, N, size)]
 
 
-def compared(data: Any, bad: Any, metric: Any = "accuracy", criterion: Any = None) -> tuple[Score, Score, Answers, MetricEvaluator]:
+def compared(
+    data: Any, bad: Any, metric: Any = "accuracy", criterion: Any = None
+) -> tuple[Score, Score, Answers, MetricEvaluator]:
     scored = MetricEvaluator(Backend(), as_batches(data, role="evaluation"), get_metric(metric))  # type: ignore[arg-type]
     baseline = scored(Answers(range(0, N, 20)))
     model = Answers(bad)
@@ -202,7 +208,8 @@ def test_a_hopeless_model_is_stopped_early() -> None:
     assert score.index is not None
     assert baseline.items is not None
     assert score.items is not None
-    assert score.items.tolist() == [float(number % 2) for number in score.index]  # the items are those that it says they are
+    # the items are those that it says they are
+    assert score.items.tolist() == [float(number % 2) for number in score.index]
     assert score.p is not None
     assert score.p <= ALPHA
     assert not Relative(0.01).judge(baseline, score).passed
@@ -316,12 +323,16 @@ def test_a_function_of_ones_own_is_watched_if_it_scores_single_items() -> None:
     assert score.partial
     _, score, _, _ = compared(many(), range(0, N, 2), against_the_mean)
     assert not score.partial
-    _, score, _, _ = compared(many(), range(0, N, 2), lambda predictions, labels: own(predictions, labels).mean())
+    _, score, _, _ = compared(
+        many(), range(0, N, 2), lambda predictions, labels: own(predictions, labels).mean()
+    )
     assert not score.partial
 
 
 def test_the_outputs_of_a_model_are_not_hoarded() -> None:
-    """Each batch is scored at once where items have scores of their own: what a model puts out may be far larger than its score."""
+    """Each batch is scored at once where items have scores of their own: what a model puts out may be far
+    larger than its score.
+    """
     alive: list[weakref.ref[np.ndarray]] = []
 
     def model(inputs: np.ndarray) -> np.ndarray:

@@ -42,7 +42,9 @@ def test_the_parameter_is_found_by_its_name() -> None:
     assert not takes_subset(print)
 
 
-@pytest.mark.parametrize("form", [lambda items: items, list, lambda items: Score.from_items(items, hits=items, limits=(0, 1))])
+@pytest.mark.parametrize(
+    "form", [lambda items: items, list, lambda items: Score.from_items(items, hits=items, limits=(0, 1))]
+)
 def test_a_hopeless_model_is_asked_for_a_few_items_only(form: Callable[[np.ndarray], Any]) -> None:
     function = Scored(form)
     evaluator = FunctionEvaluator(function)
@@ -134,8 +136,13 @@ def test_a_subset_that_must_be_given_is_none_for_all() -> None:
     assert evaluator(BAD, Standard(baseline, Relative(0.01))).partial
 
 
-@pytest.mark.parametrize(("answer", "got"), [(lambda items: items[:-1], "numbers"), (lambda items: float(items.mean()), "one number")])
-def test_an_answer_that_does_not_fit_the_question_is_refused(answer: Callable[[np.ndarray], Any], got: str) -> None:
+@pytest.mark.parametrize(
+    ("answer", "got"),
+    [(lambda items: items[:-1], "numbers"), (lambda items: float(items.mean()), "one number")],
+)
+def test_an_answer_that_does_not_fit_the_question_is_refused(
+    answer: Callable[[np.ndarray], Any], got: str
+) -> None:
     def evaluate(model: np.ndarray, subset: Sequence[int] | None = None) -> Any:
         return model if subset is None else answer(model[list(subset)])
 
@@ -158,7 +165,7 @@ def test_nan_among_items_is_refused() -> None:
         FunctionEvaluator(lambda model: Score(0.5, items=np.where(np.arange(N) < 3, np.nan, 1.0)))(GOOD)
 
 
-# -- a part held out --------------------------------------------------------------------------------------------------
+# -- a part held out -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("subset", [True, False])

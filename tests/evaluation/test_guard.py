@@ -29,7 +29,7 @@ def raising(error: BaseException) -> Any:
     return call
 
 
-# -- calls ------------------------------------------------------------------------------------------------------------
+# -- calls ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seconds", [0, 30])
@@ -62,7 +62,9 @@ def sleep_long() -> None:
 
 
 def test_a_hanging_call_is_broken_off() -> None:
-    with pytest.raises(EvaluationTimeout, match=r"past the limit of 0.05 s for one trial \(tuning.trial_timeout\)"):
+    with pytest.raises(
+        EvaluationTimeout, match=r"past the limit of 0.05 s for one trial \(tuning.trial_timeout\)"
+    ):
         call_limited(sleep_long, 0.05)
 
 
@@ -126,7 +128,7 @@ def test_limits_hold_outside_the_main_thread() -> None:
     assert type(in_other_thread(lambda: call_limited(lambda: sys.exit(2), 30))) is EvaluationError
 
 
-# -- scores -----------------------------------------------------------------------------------------------------------
+# -- scores --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -184,7 +186,10 @@ def test_a_score_is_taken_as_it_is() -> None:
         (b"0.9", "a bytes"),
         (True, "returned True, a bool"),
         (np.bool_(True), "a bool"),
-        ({"accuracy": 0.9, "loss": 1.0}, r"a dict with the keys \['accuracy', 'loss'\].*Return the one that counts"),
+        (
+            {"accuracy": 0.9, "loss": 1.0},
+            r"a dict with the keys \['accuracy', 'loss'\].*Return the one that counts",
+        ),
         ((0.9, 1.2), "a tuple of 2.*Return the one that counts"),
         (math.nan, "returned nan, which cannot be compared"),
         (math.inf, "returned inf"),

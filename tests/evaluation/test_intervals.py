@@ -1,4 +1,6 @@
-"""Margins of a mean of paired losses: exact where nothing flipped, normal where everything changes, and cautious in between."""
+"""Margins of a mean of paired losses: exact where nothing flipped, normal where everything changes, and
+cautious in between.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from scipy import stats
 
 from octune.evaluation.intervals import _count_limits, margins
 
-losses = st.lists(st.floats(-1, 1, allow_nan=False).map(lambda value: round(value, 6)), min_size=2, max_size=60).map(np.array)
+losses = st.lists(
+    st.floats(-1, 1, allow_nan=False).map(lambda value: round(value, 6)), min_size=2, max_size=60
+).map(np.array)
 ONE = (1.0, 1.0)
 
 
@@ -63,7 +67,9 @@ def test_more_confidence_is_wider(values: np.ndarray, tail: float) -> None:
 
 @given(losses, st.floats(0.1, 100))
 def test_units_do_not_matter(values: np.ndarray, scale: float) -> None:
-    assert margins(scale * values, 0.05, (scale, scale)).up == pytest.approx(scale * margins(values, 0.05, ONE).up)
+    assert margins(scale * values, 0.05, (scale, scale)).up == pytest.approx(
+        scale * margins(values, 0.05, ONE).up
+    )
 
 
 def test_losses_next_to_nothing_do_no_harm() -> None:
@@ -76,4 +82,6 @@ def test_what_an_item_may_lose_has_a_margin_of_its_own() -> None:
     credit = rng.uniform(0, 2, 500)
     found = margins(np.zeros(500), 0.05, ONE, credit)
     assert found.up > margins(np.zeros(500), 0.05, ONE).up
-    assert margins(np.zeros(500), 0.05, ONE, np.full(500, 0.5)).up == pytest.approx(margins(np.zeros(500), 0.05, ONE).up)
+    assert margins(np.zeros(500), 0.05, ONE, np.full(500, 0.5)).up == pytest.approx(
+        margins(np.zeros(500), 0.05, ONE).up
+    )

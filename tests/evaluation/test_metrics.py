@@ -86,7 +86,9 @@ def test_regression_matches_scipy_and_scikit_learn(name: str) -> None:
 def test_items_are_the_jackknife_pseudo_values(name: str) -> None:
     predicted, truth = classes() if name in CLASSIFICATION else numbers()
     reference = {**CLASSIFICATION, **REGRESSION}[name]
-    np.testing.assert_allclose(items(get_metric(name).score(predicted, truth)), jackknife(reference, predicted, truth), atol=1e-9)
+    np.testing.assert_allclose(
+        items(get_metric(name).score(predicted, truth)), jackknife(reference, predicted, truth), atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("average", ["macro", "micro", "weighted"])
@@ -163,13 +165,17 @@ def test_topk() -> None:
     assert list(items(get_metric("topk", k=2).score(logits, [2, 0, 2]))) == [1, 1, 0]
     truth = np.random.default_rng(0).integers(0, 10, 200)
     many = np.random.default_rng(1).normal(size=(200, 10))
-    assert get_metric("topk", k=5).score(many, truth).value == pytest.approx(sklearn_metrics.top_k_accuracy_score(truth, many, k=5))
+    assert get_metric("topk", k=5).score(many, truth).value == pytest.approx(
+        sklearn_metrics.top_k_accuracy_score(truth, many, k=5)
+    )
 
 
 def test_errors_of_several_outputs_are_averaged_per_item() -> None:
     predicted, truth = np.zeros((3, 2)), np.array([[1.0, 3.0], [0.0, 2.0], [0.0, 0.0]])
     assert list(items(get_metric("mse").score(predicted, truth))) == [5, 2, 0]
-    assert get_metric("mse").score(predicted, truth).value == pytest.approx(sklearn_metrics.mean_squared_error(truth, predicted))
+    assert get_metric("mse").score(predicted, truth).value == pytest.approx(
+        sklearn_metrics.mean_squared_error(truth, predicted)
+    )
 
 
 def test_direction() -> None:
@@ -213,7 +219,9 @@ def test_unknown_names_and_options() -> None:
         get_metric(3)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("kind", [int, float, np.int64, np.float32, np.array, lambda value: np.array([value])])
+@pytest.mark.parametrize(
+    "kind", [int, float, np.int64, np.float32, np.array, lambda value: np.array([value])]
+)
 def test_kinds_of_labels(kind: Callable[[int], Any]) -> None:
     labels = [kind(value) for value in (1, 0, 1)]
     assert get_metric("accuracy").score([np.array([0.1, 0.9])] * 3, labels).value == pytest.approx(2 / 3)
@@ -242,7 +250,9 @@ def test_kinds_of_labels(kind: Callable[[int], Any]) -> None:
         ("squad_f1", ["x"], [3], "accepted answers"),
     ],
 )
-def test_what_cannot_be_scored_says_why(name: str, predictions: list[Any], labels: list[Any], message: str) -> None:
+def test_what_cannot_be_scored_says_why(
+    name: str, predictions: list[Any], labels: list[Any], message: str
+) -> None:
     with pytest.raises(EvaluationError, match=message):
         get_metric(name).score(predictions, labels)
 
@@ -296,7 +306,13 @@ def test_a_function_by_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("result", "message"),
-    [(float("nan"), "NaN or infinite"), ("good", "Got 'good'"), (np.zeros(3), r"shape \(3,\)"), (None, "NaN"), ({}, "Got {}")],
+    [
+        (float("nan"), "NaN or infinite"),
+        ("good", "Got 'good'"),
+        (np.zeros(3), r"shape \(3,\)"),
+        (None, "NaN"),
+        ({}, "Got {}"),
+    ],
 )
 def test_what_a_function_may_not_return(result: Any, message: str) -> None:
     with pytest.raises(EvaluationError, match=message):
@@ -331,7 +347,14 @@ def test_a_metric_class_of_ones_own() -> None:
 
 @pytest.mark.parametrize(
     ("text", "normal"),
-    [("The  U.S.", "us"), ("a theory", "theory"), ("an-other\tthing", "another thing"), ("“quoted”", "“quoted”"), ("A", ""), ("Éa", "éa")],
+    [
+        ("The  U.S.", "us"),
+        ("a theory", "theory"),
+        ("an-other\tthing", "another thing"),
+        ("“quoted”", "“quoted”"),
+        ("A", ""),
+        ("Éa", "éa"),
+    ],
 )
 def test_normalisation(text: str, normal: str) -> None:
     assert normalize_answer(text) == normal
@@ -342,7 +365,11 @@ def test_token_f1_counts_words() -> None:
     assert token_f1("Denver", "Denver Broncos") == pytest.approx(2 / 3)
     assert token_f1("b b b", "b b") == pytest.approx(0.8)
     assert token_f1("Carolina", "Denver") == 0
-    assert (token_f1("the", "a"), token_f1("the", "a", version_2=True), token_f1("x", "", version_2=True)) == (0, 1, 0)
+    assert (
+        token_f1("the", "a"),
+        token_f1("the", "a", version_2=True),
+        token_f1("x", "", version_2=True),
+    ) == (0, 1, 0)
 
 
 def test_squad_takes_the_best_of_the_accepted_answers() -> None:
@@ -352,14 +379,17 @@ def test_squad_takes_the_best_of_the_accepted_answers() -> None:
     assert score.hits is not None
     assert list(score.hits) == [1, 0, 0]
     assert score.value == pytest.approx(500 / 9)
-    exact = ExactMatch().score([{"id": "1", "prediction_text": "The Broncos!"}, "1991"], [[{"text": "broncos"}], ["1990"]])
+    exact = ExactMatch().score(
+        [{"id": "1", "prediction_text": "The Broncos!"}, "1991"], [[{"text": "broncos"}], ["1990"]]
+    )
     assert list(items(exact)) == [100, 0]
 
 
 def test_squad_v2_scores_no_answer() -> None:
     metric = SquadF1(version_2=True)
     assert list(items(metric.score(["", "x", ""], [[], [], ["x"]]))) == [100, 0, 0]
-    assert list(items(metric.score(["", "x"], [["the"], ["the", "x"]]))) == [100, 100]  # "the" is empty after normalisation
+    # "the" is empty after normalisation
+    assert list(items(metric.score(["", "x"], [["the"], ["the", "x"]]))) == [100, 100]
 
 
 def test_span_logits_by_name_by_place_or_stacked() -> None:

@@ -67,5 +67,7 @@ def test_what_cannot_be_a_step(steps: dict[str, Any], message: str) -> None:
 
 def test_a_step_must_return_both() -> None:
     metric = postprocessed(get_metric("accuracy"), {f"{__name__}:make_broken": None})
-    with pytest.raises(EvaluationError, match=r"The step broken of postprocess must return \(predictions, labels\)"):
+    with pytest.raises(
+        EvaluationError, match=r"The step broken of postprocess must return \(predictions, labels\)"
+    ):
         metric.score(LOGITS, [0, 1, 1])

@@ -19,7 +19,12 @@ N = 1200
 
 def referee(baseline: Score, criterion: Any = None, *, shuffled: bool = True) -> Referee:
     count = baseline.n or 0
-    return Referee(Standard(baseline, criterion or Relative(0.01)), np.arange(count), np.ones(count, dtype=np.int64), shuffled=shuffled)
+    return Referee(
+        Standard(baseline, criterion or Relative(0.01)),
+        np.arange(count),
+        np.ones(count, dtype=np.int64),
+        shuffled=shuffled,
+    )
 
 
 def test_a_mean_is_told_from_pseudo_values() -> None:
@@ -32,7 +37,8 @@ def test_what_can_be_watched() -> None:
     items = np.linspace(0, 1, 200)
     assert referee(Score.from_items(items, limits=(0, 1))).exact
     assert referee(Score.from_items(items, limits=(0, 1)), shuffled=False).possible
-    assert not referee(Score.from_items(items), shuffled=False).possible  # without limits, random order is all there is
+    # without limits, random order is all there is
+    assert not referee(Score.from_items(items), shuffled=False).possible
     assert referee(Score.from_items(items)).possible
     assert not referee(Score.from_items(items[:10])).possible
     # An error has no upper end, so a higher-is-better one could always be saved by the next item.
@@ -67,11 +73,17 @@ def test_items_outside_their_limits_end_all_certainty() -> None:
 
 def test_looks_are_rare() -> None:
     watching = referee(Score.from_items(np.ones(N), limits=(0, 1)))
-    looks = [seen for seen in range(1, N + 1) if watching.due(seen) and watching.p(seen, np.ones(seen)) == 1.0]
+    looks = [
+        seen for seen in range(1, N + 1) if watching.due(seen) and watching.p(seen, np.ones(seen)) == 1.0
+    ]
     assert len(looks) < 50
     assert N not in looks  # with all of the data there is nothing left to stop
     approximate = referee(Score.from_items(np.ones(N), value=0.9))
-    seen = [count for count in range(1, N + 1) if approximate.due(count) and approximate.p(count, np.ones(count)) == 1.0]
+    seen = [
+        count
+        for count in range(1, N + 1)
+        if approximate.due(count) and approximate.p(count, np.ones(count)) == 1.0
+    ]
     assert seen == [300, 480, 780]
 
 
@@ -97,7 +109,12 @@ def test_what_just_passes_by_a_metric_that_is_no_mean_is_hardly_ever_rejected(na
         loss = baseline.value - full.value if higher else full.value - baseline.value
         for _ in range(40):
             order = rng.permutation(N)
-            watching = Referee(Standard(baseline, Absolute(loss + 1e-9, higher)), order, np.ones(N, dtype=np.int64), shuffled=True)
+            watching = Referee(
+                Standard(baseline, Absolute(loss + 1e-9, higher)),
+                order,
+                np.ones(N, dtype=np.int64),
+                shuffled=True,
+            )
             runs += 1
             for seen in (300, 480, 780):
                 seen_items = metric.score(after[order[:seen]], labels[order[:seen]]).items

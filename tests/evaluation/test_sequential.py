@@ -20,7 +20,9 @@ numbers = st.floats(-1, 1, allow_nan=False).map(lambda value: round(value, 3))
 
 
 def first_rejection(losses: Floats, floors: Floats, allowed: float, order: Floats) -> int:
-    """How many items it takes to reject, looked at after every twentieth of them; one more than all if never."""
+    """How many items it takes to reject, looked at after every twentieth of them; one more than all if
+    never.
+    """
     n = losses.size
     for seen in np.linspace(n / 20, n, 20).astype(int)[:-1]:
         if chance_of_passing(losses[order[:seen]] - allowed, floors[order] - allowed) <= ALPHA:
@@ -30,7 +32,9 @@ def first_rejection(losses: Floats, floors: Floats, allowed: float, order: Float
 
 def rejections(before: Floats, after: Floats, limit: float, orders: int, rng: np.random.Generator) -> Floats:
     losses, floors = before - after, before - 100.0
-    return np.array([first_rejection(losses, floors, limit, rng.permutation(before.size)) for _ in range(orders)])
+    return np.array(
+        [first_rejection(losses, floors, limit, rng.permutation(before.size)) for _ in range(orders)]
+    )
 
 
 @pytest.mark.parametrize("churn", [0.02, 0.05, 0.1])
@@ -63,15 +67,22 @@ def test_what_passes_is_hardly_ever_rejected(drop: float, most: float) -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.lists(st.tuples(numbers, st.floats(0, 1)), min_size=2, max_size=6), st.sampled_from([0.05, 0.2, 0.5]))
+@given(
+    st.lists(st.tuples(numbers, st.floats(0, 1)), min_size=2, max_size=6), st.sampled_from([0.05, 0.2, 0.5])
+)
 def test_over_all_orders_the_risk_is_what_it_says(units: list[tuple[float, float]], alpha: float) -> None:
-    """Every order of a small set of units that passes: the share of orders in which some look rejects is at most alpha."""
+    """Every order of a small set of units that passes: the share of orders in which some look rejects is at
+    most alpha.
+    """
     excess = np.array([value for value, _ in units])
     excess -= max(float(excess.mean()), 0.0)
     floors = excess - np.array([room for _, room in units])
     orders = list(permutations(range(len(units))))
     rejected = sum(
-        any(chance_of_passing(excess[list(order[:seen])], floors[list(order)]) <= alpha for seen in range(1, len(units) + 1))
+        any(
+            chance_of_passing(excess[list(order[:seen])], floors[list(order)]) <= alpha
+            for seen in range(1, len(units) + 1)
+        )
         for order in orders
     )
     assert rejected <= alpha * len(orders)
@@ -110,7 +121,7 @@ def test_units_do_not_matter(values: list[float], scale: float) -> None:
     assert chance_of_passing(scale * excess[:seen], scale * floors) == pytest.approx(p, rel=1e-3)
 
 
-# -- batches as units -------------------------------------------------------------------------------------------------
+# -- batches as units ----------------------------------------------------------------------------------------
 
 
 def batch_runs(before: Floats, after: Floats, size: int, tolerance: float, orders: int, seed: int) -> Floats:
@@ -143,7 +154,9 @@ def sorted_by_class(n: int, lost: float) -> tuple[Floats, Floats]:
 def test_sorted_data_is_not_rejected_by_the_bad_luck_of_its_batches() -> None:
     before, after = sorted_by_class(2000, 0.01)
     tolerance = (before.sum() - after.sum()) / before.sum() + 1e-12
-    assert np.mean(batch_runs(before, after, 20, tolerance, 500, 1) <= 2000) <= ALPHA + 3 * np.sqrt(ALPHA / 500)
+    assert np.mean(batch_runs(before, after, 20, tolerance, 500, 1) <= 2000) <= ALPHA + 3 * np.sqrt(
+        ALPHA / 500
+    )
 
 
 def test_a_bad_candidate_is_rejected_in_batches_too() -> None:

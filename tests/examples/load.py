@@ -11,7 +11,9 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def load_example(path: str) -> ModuleType:
-    """``load_example("tensorflow/bert_squad/model.py")``; the name it gets cannot clash with a module of another example."""
+    """``load_example("tensorflow/bert_squad/model.py")``; the name it gets cannot clash with a module of
+    another example.
+    """
     name = "example_" + path.removesuffix(".py").replace("/", "_")
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, EXAMPLES / path)

@@ -1,4 +1,6 @@
-"""The TensorFlow example: its graph is the model that PyTorch runs, its scripts prepare what it needs, its modes do as they say."""
+"""The TensorFlow example: its graph is the model that PyTorch runs, its scripts prepare what it needs, its
+modes do as they say.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +48,15 @@ def span_logits(folder: Path, window: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_against_pytorch(folder: Path, file: Path, record: Path, length: int, questions: int) -> None:
-    windows = records.squad_windows(file, records.load_tokenizer(folder), questions=questions, max_seq_length=length, doc_stride=16)
+    windows = records.squad_windows(
+        file, records.load_tokenizer(folder), questions=questions, max_seq_length=length, doc_stride=16
+    )
     assert records.make_tfrecord(windows.windows, record, length) == len(windows.windows)
     graph = model.squad_graph(folder, length)
     results, _ = records.run_graph(graph, record, batch_size=3)
-    assert [row.unique_id for row in results] == [1_000_000_000 + number for number in range(len(windows.windows))]
+    assert [row.unique_id for row in results] == [
+        1_000_000_000 + number for number in range(len(windows.windows))
+    ]
     for row, window in zip(results[:4], windows.windows, strict=False):
         for ours, theirs in zip((row.start_logits, row.end_logits), span_logits(folder, window), strict=True):
             np.testing.assert_allclose(ours[: len(window)], theirs, atol=1e-4)
@@ -70,7 +76,9 @@ def test_the_graph_gives_the_logits_of_the_pytorch_model(tmp_path: Path, data: P
 @pytest.mark.slow
 def test_the_graph_gives_the_logits_of_the_real_model(shared: Path, tmp_path: Path) -> None:
     folder = shared / "models/minilm-l6-squad"
-    check_against_pytorch(folder, shared / "data/squad/dev-v1.1.json", tmp_path / "r.tf_record", 384, questions=4)
+    check_against_pytorch(
+        folder, shared / "data/squad/dev-v1.1.json", tmp_path / "r.tf_record", 384, questions=4
+    )
 
 
 @pytest.mark.parametrize("task", ["sst-2", "sts-b"])
@@ -83,7 +91,9 @@ def test_the_classifier_gives_the_logits_of_the_pytorch_model(tmp_path: Path, ta
     ids, mask, segments = rng.integers(5, 100, (3, 20)), np.ones((3, 20), int), np.zeros((3, 20), int)
     mask[1, 12:], segments[2, 9:] = 0, 1
     with torch.inference_mode():
-        theirs = network(torch.as_tensor(ids), torch.as_tensor(mask), torch.as_tensor(segments)).logits.numpy()
+        theirs = network(
+            torch.as_tensor(ids), torch.as_tensor(mask), torch.as_tensor(segments)
+        ).logits.numpy()
     with tf.compat.v1.Session(graph=model.classifier_graph(folder)) as session:
         ours = session.run("logits:0", {"input_ids:0": ids, "input_mask:0": mask, "segment_ids:0": segments})
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
@@ -95,15 +105,28 @@ def test_names_are_those_of_google_research(checkpoint: Path) -> None:
     layers = {
         f"bert/encoder/layer_{layer}/{part}/MatMul"
         for layer in (0, 1)
-        for part in ("attention/self/query", "attention/self/key", "attention/self/value", "attention/output/dense")
-    } | {f"bert/encoder/layer_{layer}/{part}/dense/MatMul" for layer in (0, 1) for part in ("intermediate", "output")}
+        for part in (
+            "attention/self/query",
+            "attention/self/key",
+            "attention/self/value",
+            "attention/output/dense",
+        )
+    } | {
+        f"bert/encoder/layer_{layer}/{part}/dense/MatMul"
+        for layer in (0, 1)
+        for part in ("intermediate", "output")
+    }
     assert matmuls == layers | {"bert/embeddings/MatMul", "MatMul"}
-    assert {"input_file", "batch_size", "MakeIterator", "IteratorGetNext", "unstack"} <= {op.name for op in graph.get_operations()}
+    assert {"input_file", "batch_size", "MakeIterator", "IteratorGetNext", "unstack"} <= {
+        op.name for op in graph.get_operations()
+    }
     assert not [op.name for op in graph.get_operations() if "Variable" in op.type]
 
 
 def as_google(folder: Path, target: Path, **changed: Any) -> Path:
-    """The same model as a TensorFlow 1 checkpoint, with the optimizer's variables that a training run leaves in it."""
+    """The same model as a TensorFlow 1 checkpoint, with the optimizer's variables that a training run leaves
+    in it.
+    """
     _, weights = model.read_checkpoint(folder)
     target.mkdir(exist_ok=True)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -124,20 +147,35 @@ def test_a_google_research_checkpoint_gives_the_same_graph(tmp_path: Path, data:
     folder = zoo.reader(tmp_path / "hugging_face", data, hidden_act="gelu_new")
     google = as_google(folder, tmp_path / "uncased", hidden_act="gelu")
     definitions = [model.squad_graph(source, LENGTH).as_graph_def() for source in (folder, google)]
-    constants = [{n.name: n.attr["value"].tensor.tensor_content for n in d.node if n.op == "Const"} for d in definitions]
+    constants = [
+        {n.name: n.attr["value"].tensor.tensor_content for n in d.node if n.op == "Const"}
+        for d in definitions
+    ]
     assert constants[0] == constants[1]
     assert [n.name for n in definitions[0].node] == [n.name for n in definitions[1].node]
     texts = ("where is he?", "he lived in Vienna.")
-    assert records.load_tokenizer(google)(*texts)["input_ids"] == records.load_tokenizer(folder)(*texts)["input_ids"]
+    assert (
+        records.load_tokenizer(google)(*texts)["input_ids"]
+        == records.load_tokenizer(folder)(*texts)["input_ids"]
+    )
 
 
 def test_the_trained_reader_answers(checkpoint: Path, data: Path, tmp_path: Path) -> None:
-    windows = records.squad_windows(data / "dev-v1.1.json", records.load_tokenizer(checkpoint), max_seq_length=LENGTH, doc_stride=16)
+    windows = records.squad_windows(
+        data / "dev-v1.1.json", records.load_tokenizer(checkpoint), max_seq_length=LENGTH, doc_stride=16
+    )
     records.make_tfrecord(windows.windows, tmp_path / "r", LENGTH)
     results, seconds = records.run_graph(model.squad_graph(checkpoint, LENGTH), tmp_path / "r", batch_size=40)
     assert len(seconds) == 3
     assert SquadF1(windows).score(*records.by_window(results)).value > 95
-    assert len(records.run_graph(model.squad_graph(checkpoint, LENGTH), tmp_path / "r", batch_size=8, iteration=2)[0]) == 16
+    assert (
+        len(
+            records.run_graph(
+                model.squad_graph(checkpoint, LENGTH), tmp_path / "r", batch_size=8, iteration=2
+            )[0]
+        )
+        == 16
+    )
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path, checkpoint: Path) -> None:
@@ -150,14 +188,19 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path, checkpoint: Path) -> N
         model.classifier_graph(checkpoint)
 
 
-# -- scripts ----------------------------------------------------------------------------------------------------------
+# -- scripts -------------------------------------------------------------------------------------------------
 
 
 def script(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable] if name.endswith(".py") else ["bash"]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     return subprocess.run(
-        [*command, str(HERE / name), *map(str, arguments)], capture_output=True, text=True, timeout=600, check=False, env=environment
+        [*command, str(HERE / name), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        env=environment,
     )
 
 
@@ -182,17 +225,23 @@ def test_prepare_model_links_a_checkpoint_and_opens_archives(tmp_path: Path, che
     model.squad_graph(tmp_path / "linked", LENGTH)
 
     google = as_google(checkpoint, tmp_path / "uncased")
-    for archive, pattern in (("bert_large_checkpoints.zip", "model.ckpt*"), ("wwm_uncased_L-24_H-1024_A-16.zip", "[bv]*")):
+    for archive, pattern in (
+        ("bert_large_checkpoints.zip", "model.ckpt*"),
+        ("wwm_uncased_L-24_H-1024_A-16.zip", "[bv]*"),
+    ):
         folder = tmp_path / "archives" / archive.removesuffix(".zip")
         folder.mkdir(parents=True)
         for file in google.glob(pattern):
             (folder / file.name).write_bytes(file.read_bytes())
         subprocess.run([sys.executable, "-m", "zipfile", "-c", f"{folder}.zip", str(folder)], check=True)
-    done = script("prepare_model.sh", f"--output_dir={tmp_path / 'model'}", f"--local={tmp_path / 'archives'}")
+    done = script(
+        "prepare_model.sh", f"--output_dir={tmp_path / 'model'}", f"--local={tmp_path / 'archives'}"
+    )
     assert done.returncode == 0, done.stderr
     model.squad_graph(tmp_path / "model", LENGTH)
     assert (
-        "neither bert_large_checkpoints.zip" in script("prepare_model.sh", f"--output_dir={tmp_path / 'x'}", f"--local={tmp_path}").stderr
+        "neither bert_large_checkpoints.zip"
+        in script("prepare_model.sh", f"--output_dir={tmp_path / 'x'}", f"--local={tmp_path}").stderr
     )
 
 

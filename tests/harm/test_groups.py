@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octune.plan import Plan, Scheme
 from octune.harm import interacting
+from octune.plan import Plan, Scheme
 
 OPS = [f"op{i:02}" for i in range(32)]
 PLAN = Plan({op: Scheme.int8() for op in OPS})

@@ -11,8 +11,8 @@ import torch
 from octune.backends import Settings, backend_for
 from octune.calibration import Ranges, collect
 from octune.engine import Journal
-from octune.plan import Plan, Scheme
 from octune.harm import WORST, PlanProbe
+from octune.plan import Plan, Scheme
 from tests.digits import digits
 
 INT8 = Scheme.int8()
@@ -71,4 +71,6 @@ def test_nan_is_the_worst_too(prepared: tuple[Any, Ranges, list[Any]]) -> None:
                 model.register_forward_hook(lambda module, args, output: output * torch.nan)
             return model
 
-    assert PlanProbe(Lost(digits().model(), Settings()), ranges, inputs, Journal())(Plan({"0": INT8})) == WORST
+    assert (
+        PlanProbe(Lost(digits().model(), Settings()), ranges, inputs, Journal())(Plan({"0": INT8})) == WORST
+    )

@@ -26,12 +26,18 @@ def observed(x: np.ndarray, channel_axis: int) -> TensorStats:
 
 
 def case(kind: str, bias: bool) -> tuple[nn.Module, torch.Tensor, TensorStats]:
-    """An op whose input is far from zero on average, and whose weights round badly: one is a hundred times larger than the others."""
+    """An op whose input is far from zero on average, and whose weights round badly: one is a hundred times
+    larger than the others.
+    """
     torch.manual_seed(0)
     if kind == "linear":
         module, x, axis = nn.Linear(64, 32, bias=bias), torch.rand(300, 64) + 1, -1
     else:
-        module, x, axis = nn.Conv2d(16, 24, 3, bias=bias, groups={"conv2d": 1, "grouped": 4}[kind]), torch.rand(6, 16, 8, 8) + 1, 1
+        module, x, axis = (
+            nn.Conv2d(16, 24, 3, bias=bias, groups={"conv2d": 1, "grouped": 4}[kind]),
+            torch.rand(6, 16, 8, 8) + 1,
+            1,
+        )
     with torch.no_grad():
         weight = module.get_parameter("weight")
         weight.view(-1)[0] = 100 * weight.abs().max()
@@ -46,7 +52,9 @@ def test_the_mean_of_every_output_is_put_right(kind: str, bias: bool) -> None:
 
     def shift(repairs: tuple[str, ...]) -> float:
         scheme = Scheme.int8(granularity="per_tensor", repairs=repairs)
-        layer = quantized_layer(module, "linear" if kind == "linear" else "conv2d", scheme, stats, limit=Limit.PAIRS)
+        layer = quantized_layer(
+            module, "linear" if kind == "linear" else "conv2d", scheme, stats, limit=Limit.PAIRS
+        )
         return float((layer(x) - module(x)).mean(dim=axes).abs().max())
 
     assert shift(()) > 0.1, "the case is meant to be hard"

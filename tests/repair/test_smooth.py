@@ -28,7 +28,9 @@ def observed(x: np.ndarray) -> TensorStats:
 
 
 def case(factor: float, seed: int = 0) -> tuple[nn.Linear, torch.Tensor]:
-    """A linear whose input has three channels ``factor`` times as large as the others, and weights that make up for it."""
+    """A linear whose input has three channels ``factor`` times as large as the others, and weights that make
+    up for it.
+    """
     generator = torch.Generator().manual_seed(seed)
     linear, x = nn.Linear(64, 32).requires_grad_(False), torch.randn(256, 64, generator=generator)
     linear.weight.copy_(torch.randn(32, 64, generator=generator) / 8)
@@ -79,9 +81,14 @@ def test_a_dead_channel_and_a_dead_weight_do_no_harm() -> None:
 
 
 def conv_case(groups: int) -> tuple[nn.Conv2d, torch.Tensor]:
-    """A convolution whose input has two channels 200 times as large as the others, and weights that make up for it."""
+    """A convolution whose input has two channels 200 times as large as the others, and weights that make up
+    for it.
+    """
     generator = torch.Generator().manual_seed(0)
-    conv, x = nn.Conv2d(16, 32, 3, padding=1, groups=groups).requires_grad_(False), torch.randn(8, 16, 9, 9, generator=generator).relu()
+    conv, x = (
+        nn.Conv2d(16, 32, 3, padding=1, groups=groups).requires_grad_(False),
+        torch.randn(8, 16, 9, 9, generator=generator).relu(),
+    )
     conv.weight.copy_(torch.randn(conv.weight.shape, generator=generator) / 12)
     for channel in (3, 13):
         group, place = divmod(channel, 16 // groups)
@@ -96,14 +103,22 @@ def test_convolutions_too(groups: int) -> None:
     conv, x = conv_case(groups)
     observer = Observer()
     observer.update(x.numpy(), channel_axis=1)
-    layers = {scheme: quantized_layer(conv, "conv2d", scheme, observer.stats(), limit=Limit.PAIRS) for scheme in (PLAIN, SMOOTHED)}
-    errors = {scheme: float((layer(x) - conv(x)).square().mean() / conv(x).var()) for scheme, layer in layers.items()}
+    layers = {
+        scheme: quantized_layer(conv, "conv2d", scheme, observer.stats(), limit=Limit.PAIRS)
+        for scheme in (PLAIN, SMOOTHED)
+    }
+    errors = {
+        scheme: float((layer(x) - conv(x)).square().mean() / conv(x).var())
+        for scheme, layer in layers.items()
+    }
     assert errors[PLAIN] > 0.02, "the case is meant to be hard"
     assert errors[SMOOTHED] < 0.02 * errors[PLAIN]
     assert torch.allclose(layers[SMOOTHED].weight, conv.weight, atol=0.02)
 
 
-@pytest.mark.parametrize("scheme", [Scheme.int8(repairs=("magic",)), Scheme.int8("dynamic", repairs=(SMOOTH,))])
+@pytest.mark.parametrize(
+    "scheme", [Scheme.int8(repairs=("magic",)), Scheme.int8("dynamic", repairs=(SMOOTH,))]
+)
 def test_a_repair_that_an_op_does_not_have_is_refused(scheme: Scheme) -> None:
     linear, x = case(1.0)
     with pytest.raises(PlanError, match="has no repair"):

@@ -20,14 +20,23 @@ def make_space(
     *,
     believed: Mapping[str, float] | None = None,
     schemes: tuple[Scheme, ...] = (INT8, FP32),
-    cost: Callable[[str, Scheme], float] = lambda op, scheme: {"int8": 1.0, "bf16": 2.5, "fp32": 3.0}[scheme.dtype],
+    cost: Callable[[str, Scheme], float] = lambda op, scheme: {"int8": 1.0, "bf16": 2.5, "fp32": 3.0}[
+        scheme.dtype
+    ],
     plan_probe: Callable[[Plan], float] | None = None,
 ) -> Space:
-    """Every op has these schemes; what the probe believes of an op's harm is the truth, unless said otherwise."""
+    """Every op has these schemes; what the probe believes of an op's harm is the truth, unless said
+    otherwise.
+    """
     believed = harm if believed is None else believed
     return Space(
         dict.fromkeys(harm, schemes),
-        {(op, scheme): believed[op] * left(scheme) for op in harm for scheme in schemes if not scheme.is_float},
+        {
+            (op, scheme): believed[op] * left(scheme)
+            for op in harm
+            for scheme in schemes
+            if not scheme.is_float
+        },
         {(op, scheme): cost(op, scheme) + 0.1 * len(scheme.repairs) for op in harm for scheme in schemes},
         plan_probe,
     )
@@ -79,4 +88,6 @@ class World:
     @property
     def best(self) -> Trial:
         """The passing trial with the most int8 ops."""
-        return max((trial for trial in self.trials if trial.passed), key=lambda trial: len(trial.plan.names("int8")))
+        return max(
+            (trial for trial in self.trials if trial.passed), key=lambda trial: len(trial.plan.names("int8"))
+        )

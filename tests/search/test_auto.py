@@ -1,4 +1,6 @@
-"""`auto` needs one evaluation where int8 is harmless or can be repaired, and 1 + log2(n) at most where it cannot."""
+"""`auto` needs one evaluation where int8 is harmless or can be repaired, and 1 + log2(n) at most where it
+cannot.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from octune.harm import WORST
 from octune.plan import Plan, Scheme
 from octune.search import Auto, Space
 from octune.search.auto import COMFORTABLE, HOPELESS
-from octune.harm import WORST
 from tests.search.simulated import BF16, FP32, INT8, REPAIRED, World, make_space
 
 
@@ -33,7 +35,7 @@ def test_harmless_int8_is_one_evaluation(n: int) -> None:
     assert world.best.plan.counts() == {"int8": n}
 
 
-# -- repairs ----------------------------------------------------------------------------------------------------------
+# -- repairs -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", [8, 32, 144])
@@ -58,7 +60,8 @@ def test_a_repair_that_does_not_help_the_whole_is_left_out() -> None:
 
     class Deceived(World):
         def loss(self, plan: Plan) -> float:
-            return sum(self.harm[op] for op in plan.names("int8"))  # a repair changes nothing, whatever the probe says
+            # a repair changes nothing, whatever the probe says
+            return sum(self.harm[op] for op in plan.names("int8"))
 
     world = Deceived(harm, limit=0.01)
     world.search(Auto(make_space(harm, schemes=(INT8, REPAIRED, FP32), plan_probe=world.loss)))
@@ -74,7 +77,7 @@ def test_a_repair_that_helps_too_little_is_passed_over() -> None:
     assert proposal.plan["op003"] == INT8
 
 
-# -- tightening -------------------------------------------------------------------------------------------------------
+# -- tightening ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", [2, 8, 38, 144, 400])
@@ -112,7 +115,11 @@ def test_a_hopeless_plan_is_not_evaluated() -> None:
 def test_an_op_that_does_not_run_is_found_without_an_evaluation() -> None:
     harm = ops(32)
     world = World(harm, limit=0.1, fails=lambda plan: plan.get("op010") == INT8)
-    world.search(Auto(make_space(harm, plan_probe=lambda plan: WORST if plan.get("op010") == INT8 else world.loss(plan))))
+    world.search(
+        Auto(
+            make_space(harm, plan_probe=lambda plan: WORST if plan.get("op010") == INT8 else world.loss(plan))
+        )
+    )
     assert len(world.trials) == 1
     assert world.best.plan.names("fp32") == ["op010"]
 
@@ -178,7 +185,11 @@ def test_a_good_probe_leads_to_a_plan_that_passes(harms: list[float], limit: flo
     world = World(harm, limit=limit)
     world.search(Auto(make_space(harm, plan_probe=world.loss)))
     passes_something = min(harm.values()) <= limit
-    assert any(trial.passed for trial in world.trials) or not passes_something or sum(sorted(harms)[: len(harms) // 8]) > limit
+    assert (
+        any(trial.passed for trial in world.trials)
+        or not passes_something
+        or sum(sorted(harms)[: len(harms) // 8]) > limit
+    )
 
 
 def test_without_any_probe_it_still_ends() -> None:
@@ -217,7 +228,7 @@ def test_nothing_to_quantize_is_one_trial_of_fp32() -> None:
     assert len(world.trials) == 1
 
 
-# -- bf16 -------------------------------------------------------------------------------------------------------------
+# -- bf16 ----------------------------------------------------------------------------------------------------
 
 
 def quick_bf16(op: str, scheme: Scheme) -> float:
@@ -245,7 +256,7 @@ def test_where_bf16_is_no_way_out_fp32_is(broken: str) -> None:
     assert not world.best.plan.names("bf16")
 
 
-# -- time to spend ----------------------------------------------------------------------------------------------------
+# -- time to spend -------------------------------------------------------------------------------------------
 
 
 def test_with_time_to_spend_every_fallen_op_is_given_another_chance() -> None:
@@ -259,5 +270,10 @@ def test_with_time_to_spend_every_fallen_op_is_given_another_chance() -> None:
 def test_with_time_to_spend_repairs_that_are_not_needed_are_taken_off_again() -> None:
     harm = ops(16) | {"op002": 0.2, "op005": 0.1}
     world = World(harm, limit=0.15)
-    world.search(Auto(make_space(harm, schemes=(INT8, REPAIRED, FP32), plan_probe=world.loss), keep_going=True))
-    assert any(trial.passed and trial.plan["op005"] == INT8 and trial.plan["op002"] == REPAIRED for trial in world.trials)
+    world.search(
+        Auto(make_space(harm, schemes=(INT8, REPAIRED, FP32), plan_probe=world.loss), keep_going=True)
+    )
+    assert any(
+        trial.passed and trial.plan["op005"] == INT8 and trial.plan["op002"] == REPAIRED
+        for trial in world.trials
+    )

@@ -15,7 +15,8 @@ def test_stage_one_tries_each_way_of_quantizing() -> None:
     assert [proposal.reason for proposal in world.asked] == [f"all {INT8}"]  # the first one passes
     world = World({"a": 0.1, "b": 0.1}, limit=1.0)
     world.search(Basic(make_space(world.harm, schemes=(DYNAMIC, INT8, MSE, FP32)), keep_going=True))
-    assert [set(plan.values()) for plan in world.plans[:3]] == [{INT8}, {MSE}, {DYNAMIC}]  # static before dynamic
+    # static before dynamic
+    assert [set(plan.values()) for plan in world.plans[:3]] == [{INT8}, {MSE}, {DYNAMIC}]
 
 
 def test_stage_two_is_one_op_at_a_time_and_stage_three_cumulative() -> None:
@@ -66,12 +67,21 @@ def test_trials_that_fail_come_last_in_impact() -> None:
     harm = {"a": 0.3, "b": 0.3, "c": 0.3}
     world = World(harm, limit=0.25, fails=lambda plan: plan.names("fp32") == ["a"])
     world.search(Basic(make_space(harm)))
-    assert [plan.names("fp32") for plan in world.plans] == [[], ["a"], ["b"], ["c"], ["b", "c"], ["a", "b", "c"]]
+    assert [plan.names("fp32") for plan in world.plans] == [
+        [],
+        ["a"],
+        ["b"],
+        ["c"],
+        ["b", "c"],
+        ["a", "b", "c"],
+    ]
 
 
 def test_uniform_plans_take_the_nearest_scheme_an_op_has() -> None:
     weight = Scheme.int8("weight")
-    space = Space({"emb": (weight, FP32), "fc": (INT8, DYNAMIC, FP32), "odd": (FP32,), "dyn": (DYNAMIC, FP32)})
+    space = Space(
+        {"emb": (weight, FP32), "fc": (INT8, DYNAMIC, FP32), "odd": (FP32,), "dyn": (DYNAMIC, FP32)}
+    )
     strategy = Basic(space)
     proposal = strategy.ask()
     assert proposal is not None

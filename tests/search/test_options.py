@@ -1,4 +1,6 @@
-"""Which schemes a run may use: what the ops can do, narrowed to what was asked for; what cannot be honoured is an error."""
+"""Which schemes a run may use: what the ops can do, narrowed to what was asked for; what cannot be honoured
+is an error.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from octune.plan import Op, Scheme
 from octune.search.options import legal_ops
 
 PER_TENSOR = Scheme.int8(granularity="per_tensor")
-DENSE = (Scheme.int8(), PER_TENSOR, Scheme.int8("dynamic"), Scheme.int8("dynamic", granularity="per_tensor"), Scheme.bf16(), Scheme.fp32())
+DENSE = (
+    Scheme.int8(),
+    PER_TENSOR,
+    Scheme.int8("dynamic"),
+    Scheme.int8("dynamic", granularity="per_tensor"),
+    Scheme.bf16(),
+    Scheme.fp32(),
+)
 OPS = (
     Op("fc1", "linear", DENSE),
     Op("fc2", "linear", DENSE),
@@ -45,7 +54,11 @@ def words(op: Op) -> set[tuple[str, str | None]]:
 def test_by_default_everything_per_channel_with_three_range_methods() -> None:
     found = legal()["fc1"]
     assert {scheme.granularity for scheme in found.schemes} == {"per_channel", None}
-    assert [scheme.range_method for scheme in found.schemes if scheme.mode == "static"] == ["minmax", "mse", "percentile"]
+    assert [scheme.range_method for scheme in found.schemes if scheme.mode == "static"] == [
+        "minmax",
+        "mse",
+        "percentile",
+    ]
     assert words(found) == {("int8", "static"), ("int8", "dynamic"), ("bf16", None), ("fp32", None)}
     assert legal()["emb"].schemes == OPS[2].schemes
     assert legal()["odd"] == OPS[3]
@@ -81,7 +94,10 @@ def test_granularity_and_algorithm() -> None:
     assert {scheme.granularity for scheme in found.schemes if scheme.dtype == "int8"} == {"per_tensor"}
     assert {scheme.range_method for scheme in found.schemes if scheme.mode == "static"} == {"kl"}
     both = legal({"weight": {"granularity": ["per_tensor", "per_channel"]}})["fc1"]
-    assert {scheme.granularity for scheme in both.schemes if scheme.dtype == "int8"} == {"per_tensor", "per_channel"}
+    assert {scheme.granularity for scheme in both.schemes if scheme.dtype == "int8"} == {
+        "per_tensor",
+        "per_channel",
+    }
 
 
 def test_a_dtype_for_all_ops_leaves_fp32_as_a_way_out() -> None:
@@ -108,12 +124,18 @@ def test_what_is_said_of_one_op_wins_over_what_is_said_of_all() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"weight": {"scheme": "asym"}}, r"quantization.weight.scheme is \['asym'\] at 'fc1'.*int8 around zero"),
+        (
+            {"weight": {"scheme": "asym"}},
+            r"quantization.weight.scheme is \['asym'\] at 'fc1'.*int8 around zero",
+        ),
         ({"activation": {"scheme": "sym"}}, "activation.scheme.*asym"),
         ({"activation": {"granularity": "per_channel"}}, "activation.granularity.*one range per tensor"),
         ({"weight": {"algorithm": "kl"}}, "weight.algorithm.*minmax"),
         ({"weight": {"dtype": "uint8"}}, "weight.dtype.*signed"),
-        ({"ops": {"odd": {"weight": {"dtype": "int8"}}}}, "asks for int8 at 'odd', which stays fp32: its padding has no int8 kernel"),
+        (
+            {"ops": {"odd": {"weight": {"dtype": "int8"}}}},
+            "asks for int8 at 'odd', which stays fp32: its padding has no int8 kernel",
+        ),
         ({"ops": {"emb": {"weight": {"dtype": "bf16"}}}}, "No scheme of 'emb'"),
     ],
 )
@@ -123,7 +145,9 @@ def test_what_cannot_be_honoured_is_an_error(options: dict[str, Any], message: s
 
 
 def test_an_op_pinned_to_int8_that_never_ran_is_an_error() -> None:
-    with pytest.raises(UnsupportedError, match="asks for int8 at 'fc2', which stays fp32: never ran in calibration"):
+    with pytest.raises(
+        UnsupportedError, match="asks for int8 at 'fc2', which stays fp32: never ran in calibration"
+    ):
         legal({"ops": {"fc2": {"weight": {"dtype": "int8"}}}}, Ranges({"fc1": stats()}, 8))
 
 

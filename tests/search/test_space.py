@@ -12,9 +12,15 @@ from tests.search.simulated import BF16, DYNAMIC, FP32, INT8
 MSE, SMOOTHED = Scheme.int8(range_method="mse"), Scheme.int8(repairs=("smooth",))
 
 
-def space(cost: dict[Scheme, float], harm: dict[Scheme, float] | None = None, schemes: tuple[Scheme, ...] | None = None) -> Space:
+def space(
+    cost: dict[Scheme, float],
+    harm: dict[Scheme, float] | None = None,
+    schemes: tuple[Scheme, ...] | None = None,
+) -> Space:
     choices = tuple(cost) if schemes is None else schemes
-    return Space({"a": choices}, {("a", s): v for s, v in (harm or {}).items()}, {("a", s): v for s, v in cost.items()})
+    return Space(
+        {"a": choices}, {("a", s): v for s, v in (harm or {}).items()}, {("a", s): v for s, v in cost.items()}
+    )
 
 
 @pytest.mark.parametrize(
@@ -36,7 +42,8 @@ def test_fastest(cost: dict[Scheme, float], expected: Scheme) -> None:
 
 def test_of_equally_fast_schemes_the_least_harmful_is_taken() -> None:
     assert space({INT8: 1.0, MSE: 1.0, FP32: 3.0}, {INT8: 0.2, MSE: 0.1}).fastest()["a"] == MSE
-    assert space({INT8: 1.0, MSE: 1.0, FP32: 3.0}, {INT8: 0.1, MSE: 0.1}).fastest()["a"] == INT8  # the first of equals
+    # the first of equals
+    assert space({INT8: 1.0, MSE: 1.0, FP32: 3.0}, {INT8: 0.1, MSE: 0.1}).fastest()["a"] == INT8
 
 
 def test_without_any_timing_static_int8_is_taken() -> None:
@@ -51,19 +58,32 @@ def test_an_op_too_small_to_matter_stays_int8() -> None:
 
 
 def test_the_ways_out_of_an_op_have_a_price() -> None:
-    harm = {("a", INT8): 0.2, ("a", MSE): 0.1, ("a", DYNAMIC): 0.05, ("a", SMOOTHED): 0.001, ("a", BF16): 0.0001}
+    harm = {
+        ("a", INT8): 0.2,
+        ("a", MSE): 0.1,
+        ("a", DYNAMIC): 0.05,
+        ("a", SMOOTHED): 0.001,
+        ("a", BF16): 0.0001,
+    }
     cost = {INT8: 1.0, MSE: 1.0, DYNAMIC: 1.5, SMOOTHED: 1.2, BF16: 2.0, FP32: 4.0}
     options = space(cost, {scheme: value for (_, scheme), value in harm.items()}).options("a")
-    assert [option.scheme for option in options] == [MSE, DYNAMIC, SMOOTHED, BF16, FP32]  # the fastest first; one of a kernel
+    # the fastest first; one of a kernel
+    assert [option.scheme for option in options] == [MSE, DYNAMIC, SMOOTHED, BF16, FP32]
     assert options[0].price == 0.0
-    assert {option.scheme: round(option.price, 1) for option in options[1:]} == {DYNAMIC: 0.4, SMOOTHED: 0.2, BF16: 1.4, FP32: 3.0}
+    assert {option.scheme: round(option.price, 1) for option in options[1:]} == {
+        DYNAMIC: 0.4,
+        SMOOTHED: 0.2,
+        BF16: 1.4,
+        FP32: 3.0,
+    }
     assert [option.harm for option in options] == [0.1, 0.05, 0.001, 0.0001, 0.0]
 
 
 def test_leaving_the_fastest_scheme_is_never_free() -> None:
     made = space({INT8: 1.0, SMOOTHED: 1.0, FP32: 0.9})  # fp32 is a little faster by itself
     assert 0 < made.price("a", SMOOTHED) < made.price("a", FP32)
-    noisy = space({INT8: 1.0, SMOOTHED: 9.0, FP32: 1.1})  # a repair is not as dear as float, whatever one timing says
+    # a repair is not as dear as float, whatever one timing says
+    noisy = space({INT8: 1.0, SMOOTHED: 9.0, FP32: 1.1})
     assert 0 < noisy.price("a", SMOOTHED) <= noisy.price("a", FP32)
     assert made.price("a", INT8) == 0.0
     assert space({}, schemes=(INT8, FP32)).price("a", FP32) > 0  # and where nothing was timed
@@ -107,5 +127,5 @@ def test_of_ops() -> None:
 def test_harm_of_the_whole_is_measured_where_it_can_be() -> None:
     harm = {("a", INT8): 0.1, ("b", INT8): 0.5}
     made = Space(dict.fromkeys("ab", (INT8, FP32)), harm)
-    assert made.measured(made.fastest()) == pytest.approx(0.6)
-    assert Space(made.choices, harm, {}, lambda plan: 7.0).measured(made.fastest()) == 7.0
+    assert made.plan_harm(made.fastest()) == pytest.approx(0.6)
+    assert Space(made.choices, harm, {}, lambda plan: 7.0).plan_harm(made.fastest()) == 7.0

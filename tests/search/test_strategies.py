@@ -17,7 +17,8 @@ from tests.search.simulated import BF16, DYNAMIC, FP32, INT8, REPAIRED, World, m
 EVERYTHING = (INT8, REPAIRED, DYNAMIC, BF16, FP32)
 
 every = pytest.mark.parametrize("name", sorted(STRATEGIES))
-# Strategies that would go on for as long as there are plans, and how many of their trials are enough to see what is asked here.
+# Strategies that would go on for as long as there are plans, and how many of their trials are enough to see
+# what is asked here.
 MOST = {"bayesian": 10, "exhaustive": 40, "random": 40, "tpe": 20}
 harms = st.dictionaries(st.sampled_from([f"op{i}" for i in range(12)]), st.floats(0, 1), min_size=1)
 
@@ -25,7 +26,9 @@ harms = st.dictionaries(st.sampled_from([f"op{i}" for i in range(12)]), st.float
 @every
 @settings(max_examples=5, deadline=None)
 @given(harm=harms, limit=st.floats(0, 2), keep_going=st.booleans())
-def test_the_same_answers_lead_to_the_same_questions(name: str, harm: dict[str, float], limit: float, keep_going: bool) -> None:
+def test_the_same_answers_lead_to_the_same_questions(
+    name: str, harm: dict[str, float], limit: float, keep_going: bool
+) -> None:
     def run(order: list[str]) -> list[Proposal]:
         world = World(harm, limit)
         space = make_space({op: harm[op] for op in order}, schemes=(INT8, DYNAMIC, FP32))
@@ -76,7 +79,9 @@ def test_it_finds_a_plan_that_passes(name: str) -> None:
     assert {"op3", "op7"} <= set(world.best.plan.names("fp32"))
 
 
-@pytest.mark.parametrize(("name", "most"), [("bayesian", 12), ("exhaustive", 500), ("random", 40), ("tpe", 40)])
+@pytest.mark.parametrize(
+    ("name", "most"), [("bayesian", 12), ("exhaustive", 500), ("random", 40), ("tpe", 40)]
+)
 def test_these_can_choose_every_rung(name: str, most: int) -> None:
     harm = {f"op{i}": 0.1 for i in range(4)}
 
@@ -84,7 +89,8 @@ def test_these_can_choose_every_rung(name: str, most: int) -> None:
         return {"int8": 1.0, "bf16": 1.5, "fp32": 3.0}[scheme.dtype] + 0.2 * (scheme == DYNAMIC)
 
     space = make_space(harm, schemes=EVERYTHING, cost=cost)
-    harms = dict(space.harms) | {(op, DYNAMIC): 0.05 for op in harm}  # less than static, or it would be no way out
+    # less than static, or it would be no way out
+    harms = dict(space.harms) | {(op, DYNAMIC): 0.05 for op in harm}
     world = World(harm, limit=-1.0)
     world.search(STRATEGIES[name](Space(space.choices, harms, space.cost), seed=1), most)
     assert {scheme for plan in world.plans for scheme in plan.values()} == set(EVERYTHING)
@@ -128,7 +134,12 @@ def test_mse_follows_the_error() -> None:
 
 def test_optuna_is_not_imported_before_it_is_needed_and_keeps_its_voice() -> None:
     code = "import sys, octune; print('optuna' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "False"
+    )
     import optuna
 
     before = optuna.logging.get_verbosity()
@@ -141,7 +152,8 @@ def test_many_ops_share_choices() -> None:
     strategy = Tpe(make_space(harm))
     groups = strategy._groups()
     assert len(groups) < 40
-    assert [ops for ops, _ in groups[:8]] == [[f"op{i:03}"] for i in range(8)]  # the most harmful ones for themselves
+    # the most harmful ones for themselves
+    assert [ops for ops, _ in groups[:8]] == [[f"op{i:03}"] for i in range(8)]
     assert sorted(op for ops, _ in groups for op in ops) == sorted(harm)
 
 

@@ -10,11 +10,15 @@ import pytest
 
 
 def make_tokenizer(**options: Any) -> Any:
-    """Words are split at spaces and punctuation; a word that is a letter or a digit has its own number, others share one."""
+    """Words are split at spaces and punctuation; a word that is a letter or a digit has its own number,
+    others share one.
+    """
     transformers = pytest.importorskip("transformers")
     tokenizers = pytest.importorskip("tokenizers")
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-    vocabulary = {token: number for number, token in enumerate([*special, *"abcdefghijklmnopqrstuvwxyz0123456789"])}
+    vocabulary = {
+        token: number for number, token in enumerate([*special, *"abcdefghijklmnopqrstuvwxyz0123456789"])
+    }
     inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
     inner.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     inner.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))

@@ -30,8 +30,12 @@ def test_a_tokenizer_without_padding_is_refused() -> None:
         Padding.of(make_tokenizer(pad_token=None))
 
 
-@given(st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=5), min_size=1, max_size=40), st.integers(1, 8))
-def test_groups_hold_every_row_once_and_keep_units_whole(units_of_lengths: list[list[int]], size: int) -> None:
+@given(
+    st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=5), min_size=1, max_size=40), st.integers(1, 8)
+)
+def test_groups_hold_every_row_once_and_keep_units_whole(
+    units_of_lengths: list[list[int]], size: int
+) -> None:
     lengths = [length for unit in units_of_lengths for length in unit]
     ends = np.cumsum([len(unit) for unit in units_of_lengths])
     units = [list(range(end - len(unit), end)) for unit, end in zip(units_of_lengths, ends, strict=True)]
@@ -47,7 +51,9 @@ def test_groups_hold_every_row_once_and_keep_units_whole(units_of_lengths: list[
 def test_groups_of_a_block_hold_neighbours_in_length(lengths: list[int], size: int) -> None:
     blocks = length_blocks(lengths, size)
     for block in blocks:
-        spans = sorted((min(lengths[row] for row in group), max(lengths[row] for row in group)) for group in block)
+        spans = sorted(
+            (min(lengths[row] for row in group), max(lengths[row] for row in group)) for group in block
+        )
         assert all(high <= low for (_, high), (low, _) in pairwise(spans))
     assert sum(len(block) for block in blocks) == -(-len(lengths) // size)
     assert all(SMALLEST_BLOCK <= len(block) <= LARGEST_BLOCK for block in blocks[:-1])

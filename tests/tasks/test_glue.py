@@ -1,4 +1,6 @@
-"""GLUE: each task's own file format, labels and metric; and the published scores on the real development sets."""
+"""GLUE: each task's own file format, labels and metric; and the published scores on the real development
+sets.
+"""
 
 from __future__ import annotations
 
@@ -27,20 +29,31 @@ QQP_HEADER = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
 OFFICIAL: dict[str, tuple[str, str, tuple[str, str], list[float]]] = {
     "CoLA": ("CoLA", "gj04\t1\t\ta b\n", ("dev.tsv", 'gj04\t1\t\t"a b\nbc88\t0\t*\tc\n'), [1, 0]),
     "sst-2": ("SST-2", "sentence\tlabel\na \t1\n", ("dev.tsv", "sentence\tlabel\na b \t1\nc\t0\n"), [1, 0]),
-    "MRPC": ("MRPC", MRPC_HEADER + "1\t3\t4\ta\tb\n", ("dev.tsv", "\ufeff" + MRPC_HEADER + '1\t1\t2\t"a b\tc\n0\t5\t6\td\te\n'), [1, 0]),
+    "MRPC": (
+        "MRPC",
+        MRPC_HEADER + "1\t3\t4\ta\tb\n",
+        ("dev.tsv", "\ufeff" + MRPC_HEADER + '1\t1\t2\t"a b\tc\n0\t5\t6\td\te\n'),
+        [1, 0],
+    ),
     "STS-B": (
         "STS-B",
         STSB_HEADER + "0\tg\tf\ty\t1\tn\tn\ta\tb\t5.000\n",
         ("dev.tsv", STSB_HEADER + "0\tg\tf\ty\t1\tn\tn\ta\tb\t3.250\n1\tg\tf\ty\t1\tn\tn\ta b c\td\t0.000\n"),
         [3.25, 0.0],
     ),
-    "qqp": ("QQP", QQP_HEADER + "1\t2\t3\ta\tb\t1\n", ("dev.tsv", QQP_HEADER + "1\t2\t3\ta\tb\t1\n4\t5\t6\tc d\te\t0\n"), [1, 0]),
+    "qqp": (
+        "QQP",
+        QQP_HEADER + "1\t2\t3\ta\tb\t1\n",
+        ("dev.tsv", QQP_HEADER + "1\t2\t3\ta\tb\t1\n4\t5\t6\tc d\te\t0\n"),
+        [1, 0],
+    ),
     "mnli": (
         "MNLI",
         MNLI_HEADER + "label1\tgold_label\n0\tp\tq\tg\tx\tx\tx\tx\ta\tb\tneutral\tneutral\n",
         (
             "dev_matched.tsv",
-            MNLI_HEADER + "label1\tlabel2\tgold_label\n0\tp\tq\tg\tx\tx\tx\tx\ta\tb\tneutral\tneutral\tcontradiction\n"
+            MNLI_HEADER
+            + "label1\tlabel2\tgold_label\n0\tp\tq\tg\tx\tx\tx\tx\ta\tb\tneutral\tneutral\tcontradiction\n"
             "1\tp\tq\tg\tx\tx\tx\tx\ta b c\tb\tneutral\tneutral\tentailment\n",
         ),
         [2, 0],
@@ -48,7 +61,10 @@ OFFICIAL: dict[str, tuple[str, str, tuple[str, str], list[float]]] = {
     "MNLI-mm": (
         "MNLI",
         MNLI_HEADER + "label1\tgold_label\n0\tp\tq\tg\tx\tx\tx\tx\ta\tb\tneutral\tneutral\n",
-        ("dev_mismatched.tsv", MNLI_HEADER + "label1\tgold_label\n0\tp\tq\tg\tx\tx\tx\tx\ta\tb\tneutral\tneutral\n"),
+        (
+            "dev_mismatched.tsv",
+            MNLI_HEADER + "label1\tgold_label\n0\tp\tq\tg\tx\tx\tx\tx\ta\tb\tneutral\tneutral\n",
+        ),
         [1],
     ),
     "QNLI": (
@@ -83,7 +99,10 @@ def labels_of(task: TaskData) -> list[float]:
 def sst2(write: Write, tmp_path: Path) -> Path:
     rng = np.random.default_rng(0)
     for name, count in (("train", 30), ("dev", 25)):
-        rows = (f"{' '.join(rng.choice(list('abcdef'), rng.integers(1, 12)))}\t{rng.integers(2)}\n" for _ in range(count))
+        rows = (
+            f"{' '.join(rng.choice(list('abcdef'), rng.integers(1, 12)))}\t{rng.integers(2)}\n"
+            for _ in range(count)
+        )
         write(f"SST-2/{name}.tsv", "sentence\tlabel\n" + "".join(rows))
     return tmp_path
 
@@ -94,7 +113,9 @@ def test_official_files(write: Write, tmp_path: Path, tokenizer: Any, name: str,
     folder, train, (dev_name, dev), labels = OFFICIAL[name]
     write(f"{folder}/train.tsv", train)
     write(f"{folder}/{dev_name}", dev)
-    task = load_glue(name, tmp_path if from_root else tmp_path / folder, tokenizer=tokenizer, evaluation_batch_size=1)
+    task = load_glue(
+        name, tmp_path if from_root else tmp_path / folder, tokenizer=tokenizer, evaluation_batch_size=1
+    )
     if name in ("CoLA", "sst-2", "MRPC"):
         labels = labels[::-1]  # the second row is the shorter one
     assert labels_of(task) == labels
@@ -104,19 +125,31 @@ def test_official_files(write: Write, tmp_path: Path, tokenizer: Any, name: str,
 
 def test_metrics_are_the_tasks_own() -> None:
     primary = {"cola": "mcc", "mrpc": "f1", "stsb": "spearmanr", "qqp": "f1"}
-    assert {name: glue_metric(name).name for name in GLUE} == {name: primary.get(name, "accuracy") for name in GLUE}
+    assert {name: glue_metric(name).name for name in GLUE} == {
+        name: primary.get(name, "accuracy") for name in GLUE
+    }
 
 
 def test_first_sentence_comes_first(write: Write, tmp_path: Path, tokenizer: Any) -> None:
     write("train.tsv", "index\tquestion\tsentence\tlabel\n0\ta\tb\tentailment\n")
     write("dev.tsv", "index\tquestion\tsentence\tlabel\n0\tq\ts t\tentailment\n")
     inputs, _ = next(iter(load_glue("qnli", tmp_path, tokenizer=tokenizer).evaluation))
-    assert tokenizer.convert_ids_to_tokens(inputs["input_ids"][0].tolist()) == ["[CLS]", "q", "[SEP]", "s", "t", "[SEP]"]
+    assert tokenizer.convert_ids_to_tokens(inputs["input_ids"][0].tolist()) == [
+        "[CLS]",
+        "q",
+        "[SEP]",
+        "s",
+        "t",
+        "[SEP]",
+    ]
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv"])
 def test_folders_of_data_set_libraries(write: Write, tmp_path: Path, tokenizer: Any, suffix: str) -> None:
-    rows = [{"premise": "a", "hypothesis": "b, c", "label": 2, "idx": 0}, {"premise": "a b c d e", "hypothesis": "f", "label": 0, "idx": 1}]
+    rows = [
+        {"premise": "a", "hypothesis": "b, c", "label": 2, "idx": 0},
+        {"premise": "a b c d e", "hypothesis": "f", "label": 0, "idx": 1},
+    ]
     if suffix == "jsonl":
         text = "".join(json.dumps(row) + "\n" for row in rows)
     else:
@@ -134,7 +167,9 @@ def test_cola_with_a_header_of_someone_else(write: Write, tmp_path: Path, tokeni
 
 def test_mrpc_as_microsoft_ships_it(write: Write, tmp_path: Path, tokenizer: Any) -> None:
     header = "\ufeff" + MRPC_HEADER.replace("\n", "\r\n")
-    write("msr_paraphrase_train.txt", header + '1\t11\t12\t"a\tb\r\n0\t21\t22\tc d e\tf\r\n0\t31\t32\tg\th\r\n')
+    write(
+        "msr_paraphrase_train.txt", header + '1\t11\t12\t"a\tb\r\n0\t21\t22\tc d e\tf\r\n0\t31\t32\tg\th\r\n'
+    )
     write("msr_paraphrase_test.txt", header + "1\t41\t42\ta\tb\r\n")
     task = load_glue("mrpc", tmp_path, tokenizer=tokenizer)
     assert labels_of(task) == [1]
@@ -177,7 +212,8 @@ def test_batches_can_be_walked_again_and_are_the_same(sst2: Path, tokenizer: Any
         np.testing.assert_array_equal(inputs["input_ids"], again["input_ids"])
         np.testing.assert_array_equal(labels, labels_again)
         assert all(array.dtype == np.int64 for array in inputs.values())
-        assert inputs["attention_mask"].sum(axis=1).max() == inputs["input_ids"].shape[1]  # no column is padding alone
+        # no column is padding alone
+        assert inputs["attention_mask"].sum(axis=1).max() == inputs["input_ids"].shape[1]
 
 
 def test_writing_into_a_batch_does_not_change_the_next_walk(sst2: Path, tokenizer: Any) -> None:
@@ -200,7 +236,9 @@ def test_every_row_is_there_once_with_its_label(sst2: Path, tokenizer: Any) -> N
     assert sorted(found) == sorted((text, label) for text, label in written)
 
 
-def test_calibration_takes_only_training_rows_and_as_many_as_asked(write: Write, tmp_path: Path, tokenizer: Any) -> None:
+def test_calibration_takes_only_training_rows_and_as_many_as_asked(
+    write: Write, tmp_path: Path, tokenizer: Any
+) -> None:
     write("train.tsv", "sentence\tlabel\n" + "t\t0\n" * 20)
     write("dev.tsv", "sentence\tlabel\n" + "d\t1\n" * 20)
     task = load_glue("sst2", tmp_path, tokenizer=tokenizer, calibration_samples=10, calibration_batch_size=4)
@@ -213,8 +251,13 @@ def test_calibration_takes_only_training_rows_and_as_many_as_asked(write: Write,
 def test_long_rows_are_cut(write: Write, tmp_path: Path, tokenizer: Any) -> None:
     for name in ("train", "dev"):
         write(f"{name}.tsv", "sentence\tlabel\n" + "a " * 300 + "\t1\n")
-    assert next(iter(load_glue("sst2", tmp_path, tokenizer=tokenizer).evaluation))[0]["input_ids"].shape == (1, 128)
-    assert next(iter(load_glue("sst2", tmp_path, tokenizer=tokenizer, max_length=16).evaluation))[0]["input_ids"].shape == (1, 16)
+    assert next(iter(load_glue("sst2", tmp_path, tokenizer=tokenizer).evaluation))[0]["input_ids"].shape == (
+        1,
+        128,
+    )
+    assert next(iter(load_glue("sst2", tmp_path, tokenizer=tokenizer, max_length=16).evaluation))[0][
+        "input_ids"
+    ].shape == (1, 16)
     with pytest.raises(ConfigError, match=r"more than the tokenizer's 2 special tokens\. Got 2"):
         load_glue("sst2", tmp_path, tokenizer=tokenizer, max_length=2)
 
@@ -227,9 +270,21 @@ def test_long_rows_are_cut(write: Write, tmp_path: Path, tokenizer: Any) -> None
         ({"train.tsv": TRAIN}, {}, r"no dev\.tsv.*Evaluation rows"),
         ({"train.tsv": TRAIN}, {"split": "train"}, "split 'train': calibration uses it"),
         ({"train.tsv": TRAIN, "dev.tsv": "sentence\tlabel\n"}, {}, r"dev\.tsv holds no rows"),
-        ({"train.tsv": TRAIN, "dev.tsv": "sentence\tlabel\na\t1\nb\t3\n"}, {}, r"dev\.tsv, line 3: the label is '3'.*0 to 1"),
-        ({"train.tsv": TRAIN, "dev.tsv": "index\tsentence\n0\ta\n"}, {}, "does not look like SST-2.*Got index, sentence"),
-        ({"train.tsv": TRAIN, "dev.jsonl": '{"sentence": null, "label": 1}\n'}, {}, "line 1: expected text in sentence"),
+        (
+            {"train.tsv": TRAIN, "dev.tsv": "sentence\tlabel\na\t1\nb\t3\n"},
+            {},
+            r"dev\.tsv, line 3: the label is '3'.*0 to 1",
+        ),
+        (
+            {"train.tsv": TRAIN, "dev.tsv": "index\tsentence\n0\ta\n"},
+            {},
+            "does not look like SST-2.*Got index, sentence",
+        ),
+        (
+            {"train.tsv": TRAIN, "dev.jsonl": '{"sentence": null, "label": 1}\n'},
+            {},
+            "line 1: expected text in sentence",
+        ),
     ],
 )
 def test_what_is_wrong_with_the_folder(
@@ -249,7 +304,9 @@ def test_a_missing_folder_and_an_unknown_task(tmp_path: Path, tokenizer: Any) ->
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize(("name", "rows", "calibration"), [("SST-2", 872, 5000), ("MRPC", 408, 3668), ("STS-B", 1500, 5749)])
+@pytest.mark.parametrize(
+    ("name", "rows", "calibration"), [("SST-2", 872, 5000), ("MRPC", 408, 3668), ("STS-B", 1500, 5749)]
+)
 def test_the_published_files_are_read_in_full(shared: Path, name: str, rows: int, calibration: int) -> None:
     pytest.importorskip("transformers")
     from octune.tasks import load_task
@@ -261,14 +318,19 @@ def test_the_published_files_are_read_in_full(shared: Path, name: str, rows: int
 
 @pytest.mark.shared
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "model", "value"), [("SST-2", "sst2", 0.8876), ("MRPC", "mrpc", 0.8761), ("STS-B", "stsb", 0.8572)])
+@pytest.mark.parametrize(
+    ("name", "model", "value"),
+    [("SST-2", "sst2", 0.8876), ("MRPC", "mrpc", 0.8761), ("STS-B", "stsb", 0.8572)],
+)
 def test_fp32_scores_of_real_models(shared: Path, name: str, model: str, value: float) -> None:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     from octune.tasks import load_task
 
     folder = shared / "models" / f"minilm-l6-{model}"
-    network = transformers.AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
+    network = transformers.AutoModelForSequenceClassification.from_pretrained(
+        folder, dtype=torch.float32
+    ).eval()
     task = load_task(name, shared / "data" / "glue", tokenizer=folder)
     rows: list[Any] = []
     labels: list[Any] = []

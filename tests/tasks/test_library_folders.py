@@ -1,4 +1,6 @@
-"""Folders that a data set library wrote: Arrow files of ``save_to_disk``, its cache, and Parquet files of the hub."""
+"""Folders that a data set library wrote: Arrow files of ``save_to_disk``, its cache, and Parquet files of the
+hub.
+"""
 
 from __future__ import annotations
 
@@ -59,14 +61,27 @@ def test_glue(tmp_path: Path, tokenizer: Any, layout: str) -> None:
 
 def test_mnli_has_two_development_sets(tmp_path: Path, tokenizer: Any) -> None:
     write, name = LAYOUTS["save_to_disk"]
-    for split, rows in (("train", MNLI), ("validation_matched", MNLI[:2]), ("validation_mismatched", MNLI[2:])):
+    for split, rows in (
+        ("train", MNLI),
+        ("validation_matched", MNLI[:2]),
+        ("validation_mismatched", MNLI[2:]),
+    ):
         write(rows, tmp_path / name.format(split=split))
     found = [load_task(task, tmp_path, tokenizer=tokenizer).evaluation for task in ("mnli", "mnli-mm")]
-    assert [sorted(label for _, batch in batches for label in batch.tolist()) for batches in found] == [[0, 1], [2]]
+    assert [sorted(label for _, batch in batches for label in batch.tolist()) for batches in found] == [
+        [0, 1],
+        [2],
+    ]
 
 
 QUESTIONS = [
-    {"id": str(n), "title": "t", "context": "a b c", "question": "a ?", "answers": {"text": texts, "answer_start": [2] * len(texts)}}
+    {
+        "id": str(n),
+        "title": "t",
+        "context": "a b c",
+        "question": "a ?",
+        "answers": {"text": texts, "answer_start": [2] * len(texts)},
+    }
     for n, texts in enumerate([["b"], ["b", "b c"], ["c"]])
 ]
 
@@ -89,7 +104,10 @@ def test_squad_in_parts_and_without_answers(tmp_path: Path) -> None:
         write_parquet(rows, tmp_path / f"validation-0000{part}-of-00002.parquet")
     questions = read_squad(tmp_path / "validation-00000-of-00002.parquet")
     assert [question.answers for question in questions] == [("b",), ("b", "b c"), ("c",)]
-    write_arrow([{**QUESTIONS[0], "answers": {"text": ["x"][:0], "answer_start": [1][:0]}}, QUESTIONS[1]], tmp_path / "x.arrow")
+    write_arrow(
+        [{**QUESTIONS[0], "answers": {"text": ["x"][:0], "answer_start": [1][:0]}}, QUESTIONS[1]],
+        tmp_path / "x.arrow",
+    )
     assert [bool(question.answers) for question in read_squad(tmp_path / "x.arrow", "v2.0")] == [False, True]
     with pytest.raises(DataError, match=r"has no answer. Expected one in v1\.1"):
         read_squad(tmp_path / "x.arrow")

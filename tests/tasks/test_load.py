@@ -24,7 +24,9 @@ def sst2(write: Write, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["SST-2", "sst2", "sst-2", "SST_2", "sst"])
 def test_spellings(sst2: Path, tokenizer: Any, name: str) -> None:
-    assert load_task(name, sst2, tokenizer=tokenizer).description.startswith("GLUE SST-2: accuracy on 1 rows of dev.tsv")
+    assert load_task(name, sst2, tokenizer=tokenizer).description.startswith(
+        "GLUE SST-2: accuracy on 1 rows of dev.tsv"
+    )
 
 
 def test_a_folder_may_hold_the_tokenizer(sst2: Path, tokenizer: Any, tmp_path: Path) -> None:
@@ -44,10 +46,15 @@ def test_unknown_names(tmp_path: Path, tokenizer: Any) -> None:
     assert {"sst2", "squad", "squad_v2"} <= set(task_names())
 
 
-@pytest.mark.parametrize("argument", ["max_length", "calibration_batch_size", "evaluation_batch_size", "calibration_samples"])
+@pytest.mark.parametrize(
+    "argument", ["max_length", "calibration_batch_size", "evaluation_batch_size", "calibration_samples"]
+)
 @pytest.mark.parametrize("value", [0, -1, 2.5, True])
 def test_counts_must_be_counts(sst2: Path, tokenizer: Any, argument: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=f"'{argument}' argument of load_task must be a whole number from 1. Got {value} instead"):
+    with pytest.raises(
+        ConfigError,
+        match=f"'{argument}' argument of load_task must be a whole number from 1. Got {value} instead",
+    ):
         load_task("sst2", sst2, tokenizer=tokenizer, **{argument: value})
 
 

@@ -27,19 +27,43 @@ WORDS = [f"word{number}" for number in range(400)]
 LONG = " ".join(WORDS)
 
 
-def entry(identity: str, question: str, context: str, *answers: str, impossible: bool = False) -> dict[str, Any]:
+def entry(
+    identity: str, question: str, context: str, *answers: str, impossible: bool = False
+) -> dict[str, Any]:
     found = [{"text": answer, "answer_start": context.index(answer)} for answer in answers]
-    return {"id": identity, "question": question, "answers": found, **({"is_impossible": True} if impossible else {})}
+    return {
+        "id": identity,
+        "question": question,
+        "answers": found,
+        **({"is_impossible": True} if impossible else {}),
+    }
 
 
 def document(*paragraphs: tuple[str, list[dict[str, Any]]], version: str = "1.1") -> str:
-    return json.dumps({"version": version, "data": [{"title": "t", "paragraphs": [{"context": c, "qas": q} for c, q in paragraphs]}]})
+    return json.dumps(
+        {
+            "version": version,
+            "data": [{"title": "t", "paragraphs": [{"context": c, "qas": q} for c, q in paragraphs]}],
+        }
+    )
 
 
 SHORT = "The Broncos, of Denver, won  24–10 in Santa Clara."
 DEV = document(
-    (SHORT, [entry("who", " Who won?", SHORT, "The Broncos", "Broncos"), entry("score", "What was the score?", SHORT, "24–10")]),
-    (LONG, [entry("early", "Which comes early?", LONG, "word3 word4"), entry("late", "Which comes late?", LONG, "word390 word391")]),
+    (
+        SHORT,
+        [
+            entry("who", " Who won?", SHORT, "The Broncos", "Broncos"),
+            entry("score", "What was the score?", SHORT, "24–10"),
+        ],
+    ),
+    (
+        LONG,
+        [
+            entry("early", "Which comes early?", LONG, "word3 word4"),
+            entry("late", "Which comes late?", LONG, "word390 word391"),
+        ],
+    ),
 )
 TRAIN = document(
     (LONG, [entry(f"t{number}", "Which word?", LONG, "word7") for number in range(20)]),
@@ -65,7 +89,9 @@ def source(task: TaskData) -> SquadWindows:
     return task.metric.decoder
 
 
-def gold_logits(task: TaskData, starts: dict[str, tuple[int, int]], inputs: Any, labels: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+def gold_logits(
+    task: TaskData, starts: dict[str, tuple[int, int]], inputs: Any, labels: Any
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """Logits that point at the accepted answer where the window holds all of it, and nowhere else."""
     rows = []
     for label in labels:
@@ -82,8 +108,13 @@ def gold_logits(task: TaskData, starts: dict[str, tuple[int, int]], inputs: Any,
 
 def gold_spans(text: str) -> dict[str, tuple[int, int]]:
     paragraphs = [paragraph for article in json.loads(text)["data"] for paragraph in article["paragraphs"]]
-    answers = {qa["id"]: qa["answers"][0] for paragraph in paragraphs for qa in paragraph["qas"] if qa["answers"]}
-    return {identity: (answer["answer_start"], answer["answer_start"] + len(answer["text"])) for identity, answer in answers.items()}
+    answers = {
+        qa["id"]: qa["answers"][0] for paragraph in paragraphs for qa in paragraph["qas"] if qa["answers"]
+    }
+    return {
+        identity: (answer["answer_start"], answer["answer_start"] + len(answer["text"]))
+        for identity, answer in answers.items()
+    }
 
 
 def collect_gold(task: TaskData, text: str) -> tuple[list[Any], list[int]]:
@@ -91,12 +122,16 @@ def collect_gold(task: TaskData, text: str) -> tuple[list[Any], list[int]]:
     numbers: list[int] = []
     for inputs, labels in task.evaluation:
         logits = gold_logits(task, gold_spans(text), inputs, labels)
-        rows += task.metric.predictions({"start_logits": np.array([s for s, _ in logits]), "end_logits": np.array([e for _, e in logits])})
+        rows += task.metric.predictions(
+            {"start_logits": np.array([s for s, _ in logits]), "end_logits": np.array([e for _, e in logits])}
+        )
         numbers += labels.tolist()
     return rows, numbers
 
 
-def slow_best_span(start: np.ndarray, end: np.ndarray, allowed: np.ndarray, n_best: int, longest: int) -> tuple[float, int, int] | None:
+def slow_best_span(
+    start: np.ndarray, end: np.ndarray, allowed: np.ndarray, n_best: int, longest: int
+) -> tuple[float, int, int] | None:
     """The rule word by word: every pair of the n best, skipping what is no span."""
     best = None
     for first in sorted(range(len(start)), key=lambda place: (-start[place], place))[:n_best]:
@@ -117,18 +152,28 @@ def test_best_span_is_the_rule_word_by_word(seed: int) -> None:
         start, end = np.round(start * 2), np.round(end * 2)  # many equal logits
     allowed = rng.random(size) < 0.8
     for n_best, longest in ((20, 30), (3, 5), (1, 1)):
-        assert best_span(start, end, allowed, n_best, longest) == slow_best_span(start, end, allowed, n_best, longest)
+        assert best_span(start, end, allowed, n_best, longest) == slow_best_span(
+            start, end, allowed, n_best, longest
+        )
 
 
 @pytest.mark.parametrize("max_length", [384, 96, 40])
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_gold_logits_score_100(squad: Path, max_length: int, side: str) -> None:
-    task = load_squad("squad", squad, tokenizer=make_tokenizer(padding_side=side), max_length=max_length, evaluation_batch_size=3)
+    task = load_squad(
+        "squad",
+        squad,
+        tokenizer=make_tokenizer(padding_side=side),
+        max_length=max_length,
+        evaluation_batch_size=3,
+    )
     if side == "left":  # logits follow the row, whose padding is now in front
         rows, numbers = [], []
         for inputs, labels in task.evaluation:
             width = inputs["input_ids"].shape[1]
-            for (start, end), label in zip(gold_logits(task, gold_spans(DEV), inputs, labels), labels, strict=True):
+            for (start, end), label in zip(
+                gold_logits(task, gold_spans(DEV), inputs, labels), labels, strict=True
+            ):
                 shift = width - len(source(task).windows[label])
                 rows.append((np.roll(start, shift), np.roll(end, shift)))
                 numbers.append(label)
@@ -143,7 +188,9 @@ def test_gold_logits_score_100(squad: Path, max_length: int, side: str) -> None:
 
 def test_windows_overlap_and_cover_the_context(squad: Path, tokenizer: Any) -> None:
     task = load_squad("squad", squad, tokenizer=tokenizer, max_length=96, doc_stride=20)
-    windows = [window for window in source(task).windows if source(task).questions[window.question].id == "late"]
+    windows = [
+        window for window in source(task).windows if source(task).questions[window.question].id == "late"
+    ]
     places = [window.offsets[window.offsets[:, 0] >= 0] for window in windows]
     assert all(len(window) <= 96 for window in windows)
     assert {LONG[begin:end] for place in places for begin, end in place} == set(WORDS)
@@ -164,7 +211,11 @@ def test_answers_are_cut_from_the_original_context(squad: Path, tokenizer: Any) 
 
 def test_the_best_window_of_a_question_answers(squad: Path, tokenizer: Any) -> None:
     task = load_squad("squad", squad, tokenizer=tokenizer, max_length=96)
-    numbers = [number for number, window in enumerate(source(task).windows) if source(task).questions[window.question].id == "late"]
+    numbers = [
+        number
+        for number, window in enumerate(source(task).windows)
+        if source(task).questions[window.question].id == "late"
+    ]
     rows = []
     for strength, number in enumerate(numbers):
         logits = np.zeros(len(source(task).windows[number]))
@@ -238,7 +289,9 @@ def test_items_are_in_the_order_of_the_walk(squad: Path, tokenizer: Any) -> None
 
 
 class SpanModel:
-    """Answers in logits from gold spans, wrong for every question of which ``wrong`` is a divisor; counts the windows it was asked for."""
+    """Answers in logits from gold spans, wrong for every question of which ``wrong`` is a divisor; counts the
+    windows it was asked for.
+    """
 
     def __init__(self, task: TaskData, starts: dict[str, tuple[int, int]], wrong: int) -> None:
         self.task, self.starts, self.wrong, self.windows = task, starts, wrong, 0
@@ -253,7 +306,10 @@ class SpanModel:
         for row, label in zip(rows, labels, strict=True):
             if source(model.task).question(label) % model.wrong == 0:
                 row[0][:], row[1][:] = 0, 0
-        return {"start_logits": np.stack([start for start, _ in rows]), "end_logits": np.stack([end for _, end in rows])}
+        return {
+            "start_logits": np.stack([start for start, _ in rows]),
+            "end_logits": np.stack([end for _, end in rows]),
+        }
 
 
 def test_a_hopeless_model_is_stopped_after_whole_questions(tmp_path: Path, tokenizer: Any) -> None:
@@ -262,7 +318,12 @@ def test_a_hopeless_model_is_stopped_after_whole_questions(tmp_path: Path, token
     paragraphs.append((LONG, [entry(f"l{n}", f"Which word{n}?", LONG, f"word{n}") for n in range(100)]))
     text = document(*paragraphs)
     task = load_squad(
-        "squad", write_squad(tmp_path / "many", text), tokenizer=tokenizer, max_length=80, doc_stride=20, evaluation_batch_size=4
+        "squad",
+        write_squad(tmp_path / "many", text),
+        tokenizer=tokenizer,
+        max_length=80,
+        doc_stride=20,
+        evaluation_batch_size=4,
     )
     starts = gold_spans(text)
     batches = as_batches(task.evaluation, role="evaluation")
@@ -288,9 +349,14 @@ def test_a_hopeless_model_is_stopped_after_whole_questions(tmp_path: Path, token
 
 
 def test_questions_that_lie_across_batches_are_scored_in_full(squad: Path, tokenizer: Any) -> None:
-    task = load_squad("squad", squad, tokenizer=tokenizer, max_length=60, doc_stride=16, evaluation_batch_size=100)
+    task = load_squad(
+        "squad", squad, tokenizer=tokenizer, max_length=60, doc_stride=16, evaluation_batch_size=100
+    )
     inputs, labels = next(iter(task.evaluation))
-    halves = [({name: array[rows] for name, array in inputs.items()}, labels[rows]) for rows in (slice(0, None, 2), slice(1, None, 2))]
+    halves = [
+        ({name: array[rows] for name, array in inputs.items()}, labels[rows])
+        for rows in (slice(0, None, 2), slice(1, None, 2))
+    ]
     model = SpanModel(task, gold_spans(DEV), 10)
     evaluator = MetricEvaluator(model, as_batches(halves, role="evaluation"), task.metric)  # type: ignore[arg-type]
     baseline = evaluator(model)
@@ -308,7 +374,9 @@ def test_padding_does_not_change_an_answer(squad: Path, tokenizer: Any) -> None:
 
 
 def test_calibration_is_one_window_per_training_question(squad: Path, tokenizer: Any) -> None:
-    task = load_squad("squad", squad, tokenizer=tokenizer, max_length=128, calibration_samples=16, calibration_batch_size=5)
+    task = load_squad(
+        "squad", squad, tokenizer=tokenizer, max_length=128, calibration_samples=16, calibration_batch_size=5
+    )
     assert [len(labels) for _, labels in task.calibration] == [5, 5, 5, 1]
     assert len(task.calibration) == 4
     lengths = np.concatenate([inputs["attention_mask"].sum(axis=1) for inputs, _ in task.calibration])
@@ -340,7 +408,11 @@ def test_what_cannot_be_decoded(squad: Path, tokenizer: Any) -> None:
         ("{", "line 1 is not JSON"),
         ('{"version": "1.1"}', r"not in SQuAD's format \(KeyError\('data'\)\)"),
         ('{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "1", "question": "y"}]}]}]}', "answers"),
-        ('{"data": [{"paragraphs": [{"context": null, "qas": [{"id": "1", "question": "y", "answers": []}]}]}]}', "of '1' is no text"),
+        (
+            '{"data": [{"paragraphs": [{"context": null, "qas": [{"id": "1", "question": "y", "answers": '
+            "[]}]}]}]}",
+            "of '1' is no text",
+        ),
         ("[]", "not in SQuAD's format"),
         ('{"data": []}', "holds no questions"),
         (document((SHORT, [entry("q", "Why?", SHORT)])), "'q' has no answer.*squad_v2"),
@@ -393,12 +465,16 @@ def first_questions(file: Path, count: int) -> str:
 @pytest.fixture
 def slice_of_dev(shared: Path, tmp_path: Path) -> tuple[Path, str]:
     text = first_questions(shared / "data/squad/dev-v1.1.json", 200)
-    return write_squad(tmp_path / "squad", text, (shared / "data/squad/train-slice-v1.1.json").read_text()), text
+    return write_squad(
+        tmp_path / "squad", text, (shared / "data/squad/train-slice-v1.1.json").read_text()
+    ), text
 
 
 @pytest.mark.shared
 def test_gold_logits_on_real_questions_score_100(shared: Path, slice_of_dev: tuple[Path, str]) -> None:
-    """Save for the few answers that no rule-abiding span can give: longer than 30 tokens, or ending inside a token."""
+    """Save for the few answers that no rule-abiding span can give: longer than 30 tokens, or ending inside a
+    token.
+    """
     pytest.importorskip("transformers")
     folder, text = slice_of_dev
     task = load_task("squad", folder, tokenizer=shared / "models/minilm-l6-squad")
@@ -407,7 +483,10 @@ def test_gold_logits_on_real_questions_score_100(shared: Path, slice_of_dev: tup
     for number in numbers:
         window = source(task).windows[number]
         begin, end = spans[source(task).questions[window.question].id]
-        first, last = np.flatnonzero(window.offsets[:, 0] == begin), np.flatnonzero(window.offsets[:, 1] == end)
+        first, last = (
+            np.flatnonzero(window.offsets[:, 0] == begin),
+            np.flatnonzero(window.offsets[:, 1] == end),
+        )
         fits = bool(first.size and last.size and last[0] - first[0] < 30)
         possible[window.question] = possible.get(window.question, False) or fits
     score = task.metric.score(rows, numbers)
@@ -420,7 +499,9 @@ def test_gold_logits_on_real_questions_score_100(shared: Path, slice_of_dev: tup
 @pytest.mark.shared
 @pytest.mark.slow
 def test_a_real_model_is_decoded_by_the_rule(shared: Path, slice_of_dev: tuple[Path, str]) -> None:
-    """The rule word by word on a real model's logits finds the same answers, and its score is near that of the full set, 78.23."""
+    """The rule word by word on a real model's logits finds the same answers, and its score is near that of
+    the full set, 78.23.
+    """
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     model = shared / "models/minilm-l6-squad"
@@ -445,9 +526,14 @@ def slow_answers(task: TaskData, rows: Sequence[Any], numbers: Sequence[int]) ->
     for (start, end), number in zip(rows, numbers, strict=True):
         window = source(task).windows[number]
         size = len(window)
-        span = slow_best_span(start[:size].astype(np.float64), end[:size].astype(np.float64), window.offsets[:, 0] >= 0, 20, 30)
+        span = slow_best_span(
+            start[:size].astype(np.float64), end[:size].astype(np.float64), window.offsets[:, 0] >= 0, 20, 30
+        )
         known = best.setdefault(window.question, (-np.inf, ""))
         if span is not None and span[0] > known[0]:
             context = source(task).questions[window.question].context
-            best[window.question] = (span[0], context[window.offsets[span[1], 0] : window.offsets[span[2], 1]])
+            best[window.question] = (
+                span[0],
+                context[window.offsets[span[1], 0] : window.offsets[span[2], 1]],
+            )
     return [text for _, text in best.values()]

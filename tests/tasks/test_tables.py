@@ -15,16 +15,26 @@ Write = Callable[[str, str | bytes], Path]
 
 
 def test_quotes_are_characters_and_only_newlines_end_a_line(write: Write) -> None:
-    file = write("dev.tsv", 'sentence\tlabel\n"he said\t1\nit\'s "fine" now\u2028really\x0b\x85\t0\ncarriage\rreturn \t1\n')
+    file = write(
+        "dev.tsv",
+        'sentence\tlabel\n"he said\t1\nit\'s "fine" now\u2028really\x0b\x85\t0\ncarriage\rreturn \t1\n',
+    )
     rows = list(read_table(file))
-    assert [row.values["sentence"] for row in rows] == ['"he said', 'it\'s "fine" now\u2028really\x0b\x85', "carriage\rreturn "]
+    assert [row.values["sentence"] for row in rows] == [
+        '"he said',
+        'it\'s "fine" now\u2028really\x0b\x85',
+        "carriage\rreturn ",
+    ]
     assert [row.values["label"] for row in rows] == ["1", "0", "1"]
     assert [row.line for row in rows] == [2, 3, 4]
 
 
 def test_byte_order_mark_crlf_and_blank_lines(write: Write) -> None:
     file = write("dev.tsv", b"\xef\xbb\xbfQuality\tText\r\n1\tcaf\xc3\xa9\r\n\r\n0\tno\r\n")
-    assert [dict(row.values) for row in read_table(file)] == [{"Quality": "1", "Text": "café"}, {"Quality": "0", "Text": "no"}]
+    assert [dict(row.values) for row in read_table(file)] == [
+        {"Quality": "1", "Text": "café"},
+        {"Quality": "0", "Text": "no"},
+    ]
 
 
 def test_a_row_with_too_few_or_too_many_fields_is_named(write: Write) -> None:
@@ -45,7 +55,9 @@ def test_not_utf8_is_named(write: Write) -> None:
 
 def test_csv_and_jsonl(write: Write) -> None:
     table = write("a.csv", 'sentence,label\n"one, ""two""\nthree",1\n')
-    assert [dict(row.values) for row in read_table(table)] == [{"sentence": 'one, "two"\nthree', "label": "1"}]
+    assert [dict(row.values) for row in read_table(table)] == [
+        {"sentence": 'one, "two"\nthree', "label": "1"}
+    ]
     lines = write("a.jsonl", '{"sentence": "x\\ty", "label": 1}\n\n{"sentence": "z", "label": 0}\n')
     assert [row.values["label"] for row in read_table(lines)] == [1, 0]
     assert [row.line for row in read_table(lines)] == [1, 3]
@@ -85,13 +97,19 @@ def test_parquet(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     parquet.write_table(pyarrow.table({"sentence": ["x", "y"], "label": [1, 0]}), tmp_path / "a.parquet")
-    assert [(row.values["sentence"], row.values["label"]) for row in read_table(tmp_path / "a.parquet")] == [("x", 1), ("y", 0)]
+    assert [(row.values["sentence"], row.values["label"]) for row in read_table(tmp_path / "a.parquet")] == [
+        ("x", 1),
+        ("y", 0),
+    ]
 
 
 def test_splits_are_found_whole_or_in_parts(write: Write, tmp_path: Path) -> None:
     write("data/train-00001-of-00002.jsonl", "{}")
     write("data/train-00000-of-00002.jsonl", "{}")
     write("validation.csv", "x\n")
-    assert [file.name for file in find_split(tmp_path, ("train",))] == ["train-00000-of-00002.jsonl", "train-00001-of-00002.jsonl"]
+    assert [file.name for file in find_split(tmp_path, ("train",))] == [
+        "train-00000-of-00002.jsonl",
+        "train-00001-of-00002.jsonl",
+    ]
     assert [file.name for file in find_split(tmp_path, ("dev", "validation"))] == ["validation.csv"]
     assert find_split(tmp_path, ("test",)) == []

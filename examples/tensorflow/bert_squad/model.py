@@ -1,12 +1,16 @@
-"""BERT as a frozen TensorFlow 1 graph, in the spelling of google-research/bert, from either kind of checkpoint.
+"""BERT as a frozen TensorFlow 1 graph, in the spelling of google-research/bert, from either kind of
+checkpoint.
 
-    graph = squad_graph("models/bert-large-squad", max_seq_length=384)      # reads its own TFRecord file: see records.py
-    graph = classifier_graph("models/bert-sst2")                            # input_ids, input_mask, segment_ids -> logits
+    graph = squad_graph("models/bert-large-squad", max_seq_length=384)      # reads its own TFRecord file: see
+                                                                            records.py
+    graph = classifier_graph("models/bert-sst2")                            # input_ids, input_mask,
+                                                                            segment_ids -> logits
 
-A checkpoint is a Hugging Face folder (config.json, safetensors) or a google-research one (bert_config.json, model.ckpt*); any size
-that its configuration describes, BERT-large included. The SQuAD graph carries its own iterator, as graphs of that time do: feed
-``input_file:0`` and ``batch_size:0`` to the op ``MakeIterator`` once, then fetch ``IteratorGetNext:3`` (unique ids), ``unstack:0`` and
-``unstack:1`` (start and end logits) until OutOfRangeError.
+A checkpoint is a Hugging Face folder (config.json, safetensors) or a google-research one (bert_config.json,
+model.ckpt*); any size that its configuration describes, BERT-large included. The SQuAD graph carries its own
+iterator, as graphs of that time do: feed ``input_file:0`` and ``batch_size:0`` to the op ``MakeIterator``
+once, then fetch ``IteratorGetNext:3`` (unique ids), ``unstack:0`` and ``unstack:1`` (start and end logits)
+until OutOfRangeError.
 """
 
 from __future__ import annotations
@@ -28,10 +32,19 @@ from octune.errors import ModelError
 
 tf1 = tf.compat.v1
 Weights = Mapping[str, np.ndarray]
-FEATURES = ("input_ids", "input_mask", "segment_ids")  # in the order of IteratorGetNext; "unique_ids" is the fourth
+# in the order of IteratorGetNext; "unique_ids" is the fourth
+FEATURES = ("input_ids", "input_mask", "segment_ids")
 EPSILON = 1e-12
-# Hugging Face's names of activations -> ours. Its "gelu" is the exact one; google-research's "gelu" is the tanh form.
-ACTIVATIONS = {"gelu": "erf", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu_fast": "tanh", "relu": "relu", "tanh_gelu": "tanh"}
+# Hugging Face's names of activations -> ours. Its "gelu" is the exact one; google-research's "gelu" is the
+# tanh form.
+ACTIVATIONS = {
+    "gelu": "erf",
+    "gelu_new": "tanh",
+    "gelu_pytorch_tanh": "tanh",
+    "gelu_fast": "tanh",
+    "relu": "relu",
+    "tanh_gelu": "tanh",
+}
 
 
 @dataclass(frozen=True)
@@ -53,10 +66,16 @@ class BertConfig:
         if act not in ACTIVATIONS:
             raise ModelError(f"{file}: hidden_act is {act!r}. Expected one of: {', '.join(ACTIVATIONS)}.")
         epsilon = float(data.get("layer_norm_eps", EPSILON))
-        return cls(data["num_hidden_layers"], data["hidden_size"], data["num_attention_heads"], ACTIVATIONS[act], epsilon)
+        return cls(
+            data["num_hidden_layers"],
+            data["hidden_size"],
+            data["num_attention_heads"],
+            ACTIVATIONS[act],
+            epsilon,
+        )
 
 
-# -- checkpoints ------------------------------------------------------------------------------------------------------
+# -- checkpoints ---------------------------------------------------------------------------------------------
 
 
 def read_checkpoint(folder: Path | str) -> tuple[BertConfig, Weights]:
@@ -66,7 +85,10 @@ def read_checkpoint(folder: Path | str) -> tuple[BertConfig, Weights]:
         return BertConfig.read(folder / "bert_config.json"), _google_weights(folder)
     if (folder / "config.json").is_file():
         return BertConfig.read(folder / "config.json"), _hugging_face_weights(folder)
-    raise ModelError(f"{folder} is no BERT checkpoint. Expected bert_config.json (google-research) or config.json (Hugging Face) in it.")
+    raise ModelError(
+        f"{folder} is no BERT checkpoint. Expected bert_config.json (google-research) or config.json "
+        "(Hugging Face) in it."
+    )
 
 
 def _google_weights(folder: Path) -> Weights:
@@ -75,10 +97,16 @@ def _google_weights(folder: Path) -> Weights:
     if prefix is None:
         found = sorted(folder.glob("*.ckpt*.index"))
         if not found:
-            raise ModelError(f"{folder} has no TensorFlow checkpoint. Expected model.ckpt-*.index beside bert_config.json.")
+            raise ModelError(
+                f"{folder} has no TensorFlow checkpoint. Expected model.ckpt-*.index beside bert_config.json."
+            )
         prefix = str(found[-1].with_suffix(""))
     reader = tf.train.load_checkpoint(prefix)
-    names = [name for name in reader.get_variable_to_shape_map() if not re.search(r"adam_[mv]$|global_step|^cls/(predictions|seq)", name)]
+    names = [
+        name
+        for name in reader.get_variable_to_shape_map()
+        if not re.search(r"adam_[mv]$|global_step|^cls/(predictions|seq)", name)
+    ]
     return {name: np.asarray(reader.get_tensor(name), dtype=np.float32) for name in names}
 
 
@@ -90,7 +118,10 @@ RENAMED = [
     (r"LayerNorm\.(bias|beta)$", "LayerNorm/beta"),
     (r"^qa_outputs\.weight$", "cls/squad/output_weights"),
     (r"^qa_outputs\.bias$", "cls/squad/output_bias"),
-    (r"^classifier\.(weight|bias)$", lambda match: "output_weights" if match[1] == "weight" else "output_bias"),
+    (
+        r"^classifier\.(weight|bias)$",
+        lambda match: "output_weights" if match[1] == "weight" else "output_bias",
+    ),
     (r"\.weight$", "/kernel"),
     (r"\.", "/"),
 ]
@@ -107,7 +138,10 @@ def _hugging_face_weights(folder: Path) -> Weights:
     elif (folder / "model.safetensors").is_file():
         files["model.safetensors"] = []
     else:
-        raise ModelError(f"{folder} has neither model.safetensors nor model.safetensors.index.json. Save the model as safetensors.")
+        raise ModelError(
+            f"{folder} has neither model.safetensors nor model.safetensors.index.json. Save the model as "
+            "safetensors."
+        )
     weights: dict[str, np.ndarray] = {}
     for file, names in files.items():
         with safe_open(folder / file, framework="numpy") as tensors:
@@ -123,7 +157,7 @@ def _hugging_face_weights(folder: Path) -> Weights:
     return weights
 
 
-# -- the graph --------------------------------------------------------------------------------------------------------
+# -- the graph -----------------------------------------------------------------------------------------------
 
 
 class _Bert:
@@ -163,7 +197,9 @@ class _Bert:
         batch, length = sizes
         hidden = self.config.hidden
         scope = "bert/embeddings"
-        words, segments, positions = (self.weight(f"{scope}/{kind}_embeddings") for kind in ("word", "token_type", "position"))
+        words, segments, positions = (
+            self.weight(f"{scope}/{kind}_embeddings") for kind in ("word", "token_type", "position")
+        )
         with tf1.name_scope(f"{scope}/"):
             x = tf.reshape(tf.gather(words, tf.reshape(input_ids, [-1])), [batch, length, hidden])
             one_hot = tf.one_hot(tf.reshape(segment_ids, [-1]), depth=segments.shape[0])
@@ -172,10 +208,14 @@ class _Bert:
         return self.layer_norm(x, f"{scope}/LayerNorm")
 
     def encoder(self, x: Any, input_mask: Any, sizes: Any) -> Any:
-        """All layers over matrices of [batch * length, hidden], as google-research does: 3-D tensors only inside attention."""
+        """All layers over matrices of [batch * length, hidden], as google-research does: 3-D tensors only
+        inside attention.
+        """
         batch, length = sizes
         with tf1.name_scope("bert/encoder/"):
-            mask = tf.ones([batch, length, 1]) * tf.cast(tf.reshape(input_mask, [batch, 1, length]), tf.float32)
+            mask = tf.ones([batch, length, 1]) * tf.cast(
+                tf.reshape(input_mask, [batch, 1, length]), tf.float32
+            )
             x = tf.reshape(x, [-1, self.config.hidden])
         for number in range(self.config.layers):
             scope = f"bert/encoder/layer_{number}"
@@ -202,7 +242,9 @@ class _Bert:
             def by_head(tensor: Any) -> Any:
                 return tf.transpose(tf.reshape(tensor, [batch, length, heads, width]), [0, 2, 1, 3])
 
-            scores = tf.multiply(tf.matmul(by_head(query), by_head(key), transpose_b=True), 1.0 / math.sqrt(width))
+            scores = tf.multiply(
+                tf.matmul(by_head(query), by_head(key), transpose_b=True), 1.0 / math.sqrt(width)
+            )
             scores += (1.0 - tf.expand_dims(mask, axis=[1])) * -10000.0
             context = tf.transpose(tf.matmul(tf.nn.softmax(scores), by_head(value)), [0, 2, 1, 3])
             return tf.reshape(context, [-1, heads * width])
@@ -231,9 +273,14 @@ def squad_graph(checkpoint: Path | str, max_seq_length: int = 384) -> tf.Graph:
         columns["unique_ids"] = tf.io.FixedLenFeature([], tf.int64)
 
         def parse(record: Any) -> Any:
-            return {name: tf.cast(value, tf.int32) for name, value in tf.io.parse_single_example(record, columns).items()}
+            return {
+                name: tf.cast(value, tf.int32)
+                for name, value in tf.io.parse_single_example(record, columns).items()
+            }
 
-        features = tf1.data.make_initializable_iterator(tf1.data.TFRecordDataset(file).map(parse).batch(batch_size)).get_next()
+        features = tf1.data.make_initializable_iterator(
+            tf1.data.TFRecordDataset(file).map(parse).batch(batch_size)
+        ).get_next()
         bert = _Bert(config, weights)
         input_ids, input_mask, segment_ids = (features[name] for name in FEATURES)
         sizes = (tf.shape(input_ids)[0], max_seq_length)
@@ -245,11 +292,15 @@ def squad_graph(checkpoint: Path | str, max_seq_length: int = 384) -> tf.Graph:
 
 
 def classifier_graph(checkpoint: Path | str) -> tf.Graph:
-    """A graph with the placeholders input_ids, input_mask and segment_ids, of any batch size and length, and the output ``logits``."""
+    """A graph with the placeholders input_ids, input_mask and segment_ids, of any batch size and length, and
+    the output ``logits``.
+    """
     config, weights = read_checkpoint(checkpoint)
 
     def build() -> None:
-        input_ids, input_mask, segment_ids = (tf1.placeholder(tf.int32, [None, None], name=name) for name in FEATURES)
+        input_ids, input_mask, segment_ids = (
+            tf1.placeholder(tf.int32, [None, None], name=name) for name in FEATURES
+        )
         bert = _Bert(config, weights)
         shape = tf.shape(input_ids)
         sizes = (shape[0], shape[1])

@@ -1,4 +1,5 @@
-"""SQuAD as the TFRecord file that a graph with its own iterator reads, and answers from what such a graph gives back.
+"""SQuAD as the TFRecord file that a graph with its own iterator reads, and answers from what such a graph
+gives back.
 
 windows = squad_windows("data/dev-v1.1.json", tokenizer)
 make_tfrecord(windows.windows, "eval.tf_record")
@@ -34,7 +35,9 @@ class RawResult(NamedTuple):
 
 
 def load_tokenizer(folder: Path | str) -> Any:
-    """The fast tokenizer of a folder: its own, or one made of google-research's vocab.txt, uncased unless the folder's name says cased."""
+    """The fast tokenizer of a folder: its own, or one made of google-research's vocab.txt, uncased unless the
+    folder's name says cased.
+    """
     from transformers import AutoTokenizer, BertTokenizerFast
 
     folder = Path(folder)
@@ -54,19 +57,28 @@ def squad_windows(
     n_best_size: int = 20,
     max_answer_length: int = 30,
 ) -> SquadWindows:
-    """The windows of an official SQuAD v1.1 file, or of its first ``questions``; neighbours overlap by ``doc_stride`` tokens."""
+    """The windows of an official SQuAD v1.1 file, or of its first ``questions``; neighbours overlap by
+    ``doc_stride`` tokens.
+    """
     chosen: Sequence[Question] = read_squad(Path(file))[:questions]
-    return SquadWindows(chosen, tokenizer, max_seq_length, doc_stride, SpanRules(n_best_size, max_answer_length))
+    return SquadWindows(
+        chosen, tokenizer, max_seq_length, doc_stride, SpanRules(n_best_size, max_answer_length)
+    )
 
 
 def make_tfrecord(windows: Iterable[Window], file: Path | str, max_seq_length: int = 384) -> int:
-    """Write windows, padded to ``max_seq_length``, with unique ids that count from FIRST_ID. Returns how many there are."""
+    """Write windows, padded to ``max_seq_length``, with unique ids that count from FIRST_ID. Returns how many
+    there are.
+    """
     written = 0
     with tf.io.TFRecordWriter(str(file)) as writer:
         for window in windows:
             columns = {name: _padded(window.tokens[ours], max_seq_length) for name, ours in COLUMNS.items()}
             columns["unique_ids"] = np.array([FIRST_ID + written])
-            feature = {name: tf.train.Feature(int64_list=tf.train.Int64List(value=values)) for name, values in columns.items()}
+            feature = {
+                name: tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+                for name, values in columns.items()
+            }
             writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
             written += 1
     return written
@@ -79,9 +91,15 @@ def _padded(tokens: np.ndarray, length: int) -> np.ndarray:
 def run_graph(
     graph: tf.Graph, file: Path | str, batch_size: int, *, iteration: int = -1, threads: int | None = None
 ) -> tuple[list[RawResult], list[float]]:
-    """The logits of every window of a TFRecord file, or of the first ``iteration`` batches, and the seconds of each batch."""
+    """The logits of every window of a TFRecord file, or of the first ``iteration`` batches, and the seconds
+    of each batch.
+    """
     fetches = {"unique_ids": "IteratorGetNext:3", "start_logits": "unstack:0", "end_logits": "unstack:1"}
-    options = tf1.ConfigProto(intra_op_parallelism_threads=threads or 0, inter_op_parallelism_threads=1, use_per_session_threads=True)
+    options = tf1.ConfigProto(
+        intra_op_parallelism_threads=threads or 0,
+        inter_op_parallelism_threads=1,
+        use_per_session_threads=True,
+    )
     results: list[RawResult] = []
     seconds: list[float] = []
     with tf1.Session(graph=graph, config=options) as session:
@@ -93,10 +111,14 @@ def run_graph(
             except tf.errors.OutOfRangeError:
                 break
             seconds.append(time.perf_counter() - begun)
-            results += [RawResult(int(number), *logits) for number, *logits in zip(*batch.values(), strict=True)]
+            results += [
+                RawResult(int(number), *logits) for number, *logits in zip(*batch.values(), strict=True)
+            ]
     return results, seconds
 
 
 def by_window(results: Sequence[RawResult]) -> tuple[list[tuple[np.ndarray, np.ndarray]], list[int]]:
     """What octune's SQuAD metrics take: span logits, and the number of the window that each belongs to."""
-    return [(row.start_logits, row.end_logits) for row in results], [row.unique_id - FIRST_ID for row in results]
+    return [(row.start_logits, row.end_logits) for row in results], [
+        row.unique_id - FIRST_ID for row in results
+    ]

@@ -1,4 +1,6 @@
-"""One package a framework, behind one small base. No framework is imported until a model of its kind is brought."""
+"""One package a framework, behind one small base. No framework is imported until a model of its kind is
+brought.
+"""
 
 from octune.backends.base import Backend, Outputs, Settings
 from octune.backends.select import backend_for, backend_named

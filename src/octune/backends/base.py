@@ -2,19 +2,22 @@
 
 A backend answers a few questions about one model, and knows nothing of search, scores, journals or reports:
 
-    prepare(inputs)                     get ready, with a first batch in hand; everything below is pure after it
+    prepare(inputs)                     get ready, with a first batch in hand; everything below is pure after
+                                        it
     ops()                               what could be quantized, and in which schemes?
     observe(inputs, visit)              what do the activations look like?
     apply(plan, ranges)                 the model under a plan, on real kernels, in seconds
     run(model, inputs)                  one batch through any model it made
-    harm(candidates, ranges, ...)     how much does each op in each scheme change the output? (a generic probe is provided)
+    harm(candidates, ranges, ...)     how much does each op in each scheme change the output? (a generic probe
+                                      is provided)
     alone(op, scheme, ranges)           a call that runs one op in one scheme, for timing it
-    finalists(plan, ranges, inputs)     slower to make, faster to run forms of the same plan (compiled), if there are any
+    finalists(plan, ranges, inputs)     slower to make, faster to run forms of the same plan (compiled), if
+                                        there are any
     save(model, ...), load()            a folder that needs nothing else
 
-A model under a plan is a function of the prepared model, the plan and the ranges, and of nothing else: what was observed or applied before
-does not matter.
-The model that the user brought is never handed out and never changed: ``fp32_model()`` is a private copy.
+A model under a plan is a function of the prepared model, the plan and the ranges, and of nothing else: what
+was observed or applied before does not matter. The model that the user brought is never handed out and never
+changed: ``fp32_model()`` is a private copy.
 """
 
 from __future__ import annotations
@@ -35,18 +38,26 @@ from octune.plan import Op, Plan, Scheme
 
 __all__ = ["Backend", "Finalist", "Outputs", "SelfTest", "Settings", "Visit"]
 
-# Hugging Face outputs by their names ("logits", "start_logits", ...), a tuple as "0", "1", ..., a bare tensor as "output".
+# Hugging Face outputs by their names ("logits", "start_logits", ...), a tuple as "0", "1", ..., a bare tensor
+# as "output".
 Outputs = Mapping[str, npt.NDArray[Any]]
 
 
 class Visit(Protocol):
     """What :meth:`Backend.observe` calls for every op that ran; ``array`` is None where no range is needed.
 
-    An op's name stands for its input. A backend that needs an output's range as well visits it as ``name:output``, and the second
-    operand of a product of two activations as ``name:b``.
+    An op's name stands for its input. A backend that needs an output's range as well visits it as
+    ``name:output``, and the second operand of a product of two activations as ``name:b``.
     """
 
-    def __call__(self, op: str, array: npt.NDArray[np.float32] | None, *, shape: tuple[int, ...], channel_axis: int = -1) -> None: ...
+    def __call__(
+        self,
+        op: str,
+        array: npt.NDArray[np.float32] | None,
+        *,
+        shape: tuple[int, ...],
+        channel_axis: int = -1,
+    ) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +68,11 @@ class Settings:
     outputs: tuple[str, ...] = ()
     threads: int | None = None
     portable: bool = True  # whether int8 weights must be safe on any CPU, or on this one alone
-    streams: int = 1  # parts of the model that run side by side, each on its share of the threads; only TensorFlow has this form
-    source: str | None = None  # where the model came from (folder, or package.module:factory), if a name is known
+    # parts of the model that run side by side, each on its share of the threads; only TensorFlow has this
+    # form
+    streams: int = 1
+    # where the model came from (folder, or package.module:factory), if a name is known
+    source: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +92,9 @@ class SelfTest:
 
 
 class Backend(ABC):
-    """A framework, seen through one model. See the module's docstring; the contract suite is tests/backends/contract.py."""
+    """A framework, seen through one model. See the module's docstring; the contract suite is
+    tests/backends/contract.py.
+    """
 
     name: ClassVar[str]
     limits_again: ClassVar[bool] = False  # whether load() can make the weights of a saved model smaller
@@ -95,13 +111,16 @@ class Backend(ABC):
 
     @abstractmethod
     def fp32_model(self) -> Any:
-        """A new copy of the fp32 model, to score and to compare with: the user's own kind of thing, in inference mode."""
+        """A new copy of the fp32 model, to score and to compare with: the user's own kind of thing, in
+        inference mode.
+        """
 
     def prepare(self, inputs: Any) -> None:  # noqa: B027  some need no example
-        """Get the model ready for plans, with a first batch in hand: fold what can be folded, try what may be wrong here.
+        """Get the model ready for plans, with a first batch in hand: fold what can be folded, try what may be
+        wrong here.
 
-        Called once, before anything else is asked; it may change what :meth:`ops` answers. A backend that is never prepared,
-        because no batch is known, works on the model as it came.
+        Called once, before anything else is asked; it may change what :meth:`ops` answers. A backend that is
+        never prepared, because no batch is known, works on the model as it came.
         """
 
     @property
@@ -116,7 +135,9 @@ class Backend(ABC):
 
     @abstractmethod
     def split(self, batch: Any) -> tuple[Any, Any]:
-        """Tell a batch's inputs from its label (None if it has none), whatever its form. Raise DataError if hopeless."""
+        """Tell a batch's inputs from its label (None if it has none), whatever its form. Raise DataError if
+        hopeless.
+        """
 
     @abstractmethod
     def batch_size(self, inputs: Any) -> int:
@@ -127,7 +148,9 @@ class Backend(ABC):
         """The same inputs with that many samples: cut, or repeated from the start."""
 
     def parts(self, inputs: Any) -> Iterator[Any]:
-        """The batches that inputs stand for. Most are one batch; a graph that reads its own file makes many of one file name."""
+        """The batches that inputs stand for. Most are one batch; a graph that reads its own file makes many
+        of one file name.
+        """
         yield inputs
 
     @abstractmethod
@@ -136,11 +159,15 @@ class Backend(ABC):
 
     @abstractmethod
     def observe(self, batches: Iterable[Any], visit: Visit) -> None:
-        """Run fp32 over input batches and show every op's input to ``visit``, padding left out where it is known."""
+        """Run fp32 over input batches and show every op's input to ``visit``, padding left out where it is
+        known.
+        """
 
     @abstractmethod
     def apply(self, plan: Plan, ranges: Ranges) -> Any:
-        """The model under a plan; ops that the plan does not name stay fp32. Never calibrates, never changes the fp32 model."""
+        """The model under a plan; ops that the plan does not name stay fp32. Never calibrates, never changes
+        the fp32 model.
+        """
 
     @abstractmethod
     def run(self, model: Any, inputs: Any) -> Outputs:
@@ -148,18 +175,25 @@ class Backend(ABC):
 
     @abstractmethod
     def alone(self, op: Op, scheme: Scheme, ranges: Ranges) -> Callable[[], object]:
-        """A call that runs this op by itself in this scheme, on the largest input that calibration saw: for timing it."""
+        """A call that runs this op by itself in this scheme, on the largest input that calibration saw: for
+        timing it.
+        """
 
     @abstractmethod
-    def harm(self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Any]) -> dict[tuple[str, Scheme], float]:
-        """Label-free: the mean squared change of the model's output that each op in each scheme causes by itself.
+    def harm(
+        self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Any]
+    ) -> dict[tuple[str, Scheme], float]:
+        """Label-free: the mean squared change of the model's output that each op in each scheme causes by
+        itself.
 
         Relative to the output's own variance, so that numbers add up over ops and compare over models.
         Backends without a shortcut return :func:`octune.harm.probe` ``(self, ...)``.
         """
 
     def outputs(self, plan: Plan, ranges: Ranges, batches: Sequence[Any]) -> list[Outputs]:
-        """What the model answers under a plan, for a few batches. Backends whose models are slow to start have a shorter way."""
+        """What the model answers under a plan, for a few batches. Backends whose models are slow to start
+        have a shorter way.
+        """
         model = self.apply(plan, ranges)
         return [self.run(model, inputs) for inputs in batches]
 
@@ -169,7 +203,8 @@ class Backend(ABC):
 
     @contextmanager
     def capture(self, model: Any) -> Iterator[list[Any]]:
-        """While this is open, the inputs of the first call of ``model`` are put into the list, where that is possible.
+        """While this is open, the inputs of the first call of ``model`` are put into the list, where that is
+        possible.
 
         It is how latency can be measured when all the data hides inside the user's evaluation function.
         """
@@ -189,15 +224,25 @@ class Backend(ABC):
 
     @abstractmethod
     def save(self, model: Any, plan: Plan, folder: Path) -> dict[str, Any]:
-        """Write the model's files into an empty folder; return what :meth:`load` needs to know, as plain data."""
+        """Write the model's files into an empty folder; return what :meth:`load` needs to know, as plain
+        data.
+        """
 
     @classmethod
     @abstractmethod
-    def load(cls, folder: Path, metadata: Mapping[str, Any], factory: Callable[[], Any] | None = None, *, limit_again: bool = False) -> Any:
+    def load(
+        cls,
+        folder: Path,
+        metadata: Mapping[str, Any],
+        factory: Callable[[], Any] | None = None,
+        *,
+        limit_again: bool = False,
+    ) -> Any:
         """The inverse of :meth:`save`, in a process that has never seen the fp32 model.
 
-        ``factory`` builds the architecture where only the user's code can; raise ArtifactError if it is needed. ``limit_again``: the
-        weights use all 8 bits and this CPU would add their products wrongly; make them smaller. Asked of those that can (``limits_again``).
+        ``factory`` builds the architecture where only the user's code can; raise ArtifactError if it is
+        needed. ``limit_again``: the weights use all 8 bits and this CPU would add their products wrongly;
+        make them smaller. Asked of those that can (``limits_again``).
         """
 
     @classmethod
@@ -208,7 +253,9 @@ class Backend(ABC):
     @classmethod
     @abstractmethod
     def self_test(cls) -> SelfTest:
-        """Time a linear op of 768 x 3072 on 128 rows in every scheme that runs here: what ``octune doctor`` shows."""
+        """Time a linear op of 768 x 3072 on 128 rows in every scheme that runs here: what ``octune doctor``
+        shows.
+        """
 
     def close(self) -> None:  # noqa: B027  most have nothing to undo
         """The run is over: undo what was set for it alone (threads). The backend can still save."""

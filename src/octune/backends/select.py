@@ -1,4 +1,6 @@
-"""Which backend serves a model. A framework is touched only if its model is already here, so it was imported already."""
+"""Which backend serves a model. A framework is touched only if its model is already here, so it was imported
+already.
+"""
 
 from __future__ import annotations
 
@@ -53,5 +55,6 @@ def backend_for(model: object, settings: Settings) -> Backend:
             return backend_named(name)(model, settings)
     raise ModelError(
         f"The model is a {type(model).__module__}.{type(model).__qualname__}, which no backend knows. "
-        f"Expected one of: {', '.join(_BACKENDS)} (for PyTorch: a torch.nn.Module, for ONNX: an .onnx path or a ModelProto)."
+        f"Expected one of: {', '.join(_BACKENDS)} (for PyTorch: a torch.nn.Module, for ONNX: an .onnx path "
+        "or a ModelProto)."
     )

@@ -18,7 +18,9 @@ __all__ = ["collect"]
 
 
 def collect(backend: Backend, inputs: Iterable[Any], samples: int) -> Ranges:
-    """What every op's input looks like; ``samples`` is noted with the ranges. Memory does not grow with the inputs."""
+    """What every op's input looks like; ``samples`` is noted with the ranges. Memory does not grow with the
+    inputs.
+    """
     observers: dict[str, Observer] = {}
 
     def visit(op: str, array: Any, *, shape: tuple[int, ...], channel_axis: int = -1) -> None:
@@ -29,4 +31,6 @@ def collect(backend: Backend, inputs: Iterable[Any], samples: int) -> Ranges:
             observer.update(array, channel_axis=channel_axis, shape=shape)
 
     backend.observe(inputs, visit)
-    return Ranges({op: stats for op, observer in observers.items() if (stats := observer.stats()) is not None}, samples)
+    return Ranges(
+        {op: stats for op, observer in observers.items() if (stats := observer.stats()) is not None}, samples
+    )

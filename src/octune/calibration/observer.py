@@ -1,13 +1,14 @@
-"""Streaming statistics of one activation: exact extremes, a histogram, the largest value and the mean of each channel.
+"""Streaming statistics of one activation: exact extremes, a histogram, the largest value and the mean of each
+channel.
 
     observer = Observer()
     for array in arrays:
         observer.update(array)
     observer.stats()            # -> TensorStats
 
-Memory is constant: the histogram has a fixed number of bins and widens by merging neighbours when a value falls
-outside. The extremes see every value; the histogram sees an evenly spaced sample of each batch, which is what it
-takes to place a clipping point and costs next to nothing.
+Memory is constant: the histogram has a fixed number of bins and widens by merging neighbours when a value
+falls outside. The extremes see every value; the histogram sees an evenly spaced sample of each batch, which
+is what it takes to place a clipping point and costs next to nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ class TensorStats:
     channel_max: npt.NDArray[np.float32]
     finite: bool = True
     channel_mean: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
-    chosen: dict[str, tuple[float, float]] = field(default_factory=dict, init=False, repr=False, compare=False)  # ranges, by method
+    # ranges, by method
+    chosen: dict[str, tuple[float, float]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def centres(self) -> npt.NDArray[np.float64]:
@@ -63,8 +67,11 @@ class Observer:
         self._empty = True
 
     def touch(self, shape: tuple[int, ...]) -> None:
-        """Note that the op ran on an input of that shape; for inputs that need no range, such as token ids."""
-        if math.prod(shape) == 0:  # ran on nothing (an expert without tokens, say): nothing was seen, and nothing can be timed
+        """Note that the op ran on an input of that shape; for inputs that need no range, such as token
+        ids.
+        """
+        # ran on nothing (an expert without tokens, say): nothing was seen, and nothing can be timed
+        if math.prod(shape) == 0:
             return
         self._empty = False
         if math.prod(shape) > math.prod(self._shape or (0,)):
@@ -84,10 +91,14 @@ class Observer:
         self._low, self._high = min(self._low, low), max(self._high, high)
         self._widen(max(-low, high, 1e-12))
         flat = array.reshape(-1)
-        sample = flat[:: max(1, flat.size // SAMPLE)].astype(np.float64)  # the width of a histogram of the largest float32s is no float32
-        # All bins are equally wide, so where a value belongs is one multiplication; numpy's histogram takes many times longer.
+        # the width of a histogram of the largest float32s is no float32
+        sample = flat[:: max(1, flat.size // SAMPLE)].astype(np.float64)
+        # All bins are equally wide, so where a value belongs is one multiplication; numpy's histogram takes
+        # many times longer.
         places = ((sample + self._edge) * (BINS / (2 * self._edge))).astype(np.intp)
-        self._counts += flat.size / sample.size * np.bincount(np.clip(places, 0, BINS - 1, out=places), minlength=BINS)
+        self._counts += (
+            flat.size / sample.size * np.bincount(np.clip(places, 0, BINS - 1, out=places), minlength=BINS)
+        )
         channels = np.maximum(highs, -lows).astype(np.float32)
         if self._channel_max is None or self._channel_max.shape != channels.shape:
             self._channel_max, self._channel_sum, self._channel_count = channels, np.zeros(channels.size), 0
@@ -100,7 +111,8 @@ class Observer:
         if self._edge == 0.0:
             self._edge = reach
         while reach > self._edge:
-            # Doubling the edge around zero: two old bins become one new bin, in the middle half of the histogram.
+            # Doubling the edge around zero: two old bins become one new bin, in the middle half of the
+            # histogram.
             merged = np.zeros(BINS)
             merged[BINS // 4 : 3 * BINS // 4] = self._counts.reshape(-1, 2).sum(axis=1)
             self._counts, self._edge = merged, 2 * self._edge
@@ -112,4 +124,6 @@ class Observer:
         low, high = (self._low, self._high) if self._low <= self._high else (0.0, 0.0)
         channels = np.zeros(0, np.float32) if self._channel_max is None else self._channel_max
         mean = (self._channel_sum / max(1, self._channel_count)).astype(np.float32)
-        return TensorStats(low, high, self._shape, self._counts.copy(), self._edge, channels.copy(), self._finite, mean)
+        return TensorStats(
+            low, high, self._shape, self._counts.copy(), self._edge, channels.copy(), self._finite, mean
+        )

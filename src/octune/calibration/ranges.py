@@ -40,7 +40,9 @@ def affine_uint8(low: float, high: float) -> tuple[float, int]:
 
 
 def choose_range(stats: TensorStats, method: RangeMethod) -> tuple[float, float]:
-    """The range of an activation by one of the methods of the field. Every candidate asks; it is looked for once."""
+    """The range of an activation by one of the methods of the field. Every candidate asks; it is looked for
+    once.
+    """
     if method not in stats.chosen:
         stats.chosen[method] = _chosen(stats, method)
     return stats.chosen[method]
@@ -55,8 +57,12 @@ def _chosen(stats: TensorStats, method: RangeMethod) -> tuple[float, float]:
     return _clipped(stats, full, _squared_error if method == "mse" else _divergence)
 
 
-def _clipped(stats: TensorStats, full: tuple[float, float], measure: Callable[[TensorStats, float, float], float]) -> tuple[float, float]:
-    """The range that a measure likes best: both ends drawn in together, then each by itself, since outliers are often on one side."""
+def _clipped(
+    stats: TensorStats, full: tuple[float, float], measure: Callable[[TensorStats, float, float], float]
+) -> tuple[float, float]:
+    """The range that a measure likes best: both ends drawn in together, then each by itself, since outliers
+    are often on one side.
+    """
     lows, highs = [full[0] * shrink for shrink in _SHRINKS], [full[1] * shrink for shrink in _SHRINKS]
     low, high = min(zip(lows, highs, strict=True), key=lambda ends: measure(stats, *ends))
     high = min([high, *highs], key=lambda end: measure(stats, low, end))
@@ -78,11 +84,14 @@ def _levels(values: npt.NDArray[np.float64], low: float, high: float) -> npt.NDA
 
 
 def _squared_error(stats: TensorStats, low: float, high: float) -> float:
-    # Rounding inside a bin is as good as uniform, so its part is scale^2 / 12; clipping is read off the bin centres.
+    # Rounding inside a bin is as good as uniform, so its part is scale^2 / 12; clipping is read off the bin
+    # centres.
     scale, _ = affine_uint8(low, high)
     centres = stats.centres
     clipped = np.clip(centres, low, high)
-    return float(np.dot(stats.counts, (centres - clipped) ** 2 + np.where(centres == clipped, scale**2 / 12, 0.0)))
+    return float(
+        np.dot(stats.counts, (centres - clipped) ** 2 + np.where(centres == clipped, scale**2 / 12, 0.0))
+    )
 
 
 def _divergence(stats: TensorStats, low: float, high: float) -> float:
@@ -106,7 +115,9 @@ def _divergence(stats: TensorStats, low: float, high: float) -> float:
 
 
 class Ranges(Mapping[str, TensorStats]):
-    """What calibration learned, by op name. Saved with the run, so that no trial and no resumed run calibrates again."""
+    """What calibration learned, by op name. Saved with the run, so that no trial and no resumed run
+    calibrates again.
+    """
 
     def __init__(self, stats: Mapping[str, TensorStats] | None = None, samples: int = 0) -> None:
         self._stats = dict(stats or {})
@@ -125,7 +136,14 @@ class Ranges(Mapping[str, TensorStats]):
         """Write one ``.npz`` file; a crash leaves either the old file or the new one."""
         names = list(self._stats)
         scalars = [
-            {"name": n, "low": s.low, "high": s.high, "edge": s.edge, "shape": list(s.shape), "finite": s.finite}
+            {
+                "name": n,
+                "low": s.low,
+                "high": s.high,
+                "edge": s.edge,
+                "shape": list(s.shape),
+                "finite": s.finite,
+            }
             for n, s in self._stats.items()
         ]
         header = json.dumps({"samples": self.samples, "ops": scalars}).encode()
@@ -159,6 +177,10 @@ class Ranges(Mapping[str, TensorStats]):
                     )
                     for i, op in enumerate(header["ops"])
                 }
-        except Exception as error:  # a damaged file fails in as many ways as zip, zlib and numpy's header have parsers
-            raise WorkspaceError(f"The ranges in {path} cannot be read ({error}). Delete the file to calibrate again.") from error
+        except (
+            Exception
+        ) as error:  # a damaged file fails in as many ways as zip, zlib and numpy's header have parsers
+            raise WorkspaceError(
+                f"The ranges in {path} cannot be read ({error}). Delete the file to calibrate again."
+            ) from error
         return cls(stats, header["samples"])

@@ -4,7 +4,8 @@
 
     tuner = ilit.Tuner("./conf.yaml")
     model = tuner.tune(model, dataloader, eval_func=eval_func)
-    tuner.result                                                # everything that was learned: an octune.Result
+    tuner.result                                                # everything that was learned: an
+                                                                octune.Result
 
 The model needs no QuantStub and no fusion by hand; the one you bring is not changed.
 """
@@ -26,7 +27,8 @@ __all__ = ["Tuner"]
 class Tuner:
     """Tunes models as a YAML file says, in iLiT's dialect or any other that Octune reads.
 
-    With ``strict``, a run in which nothing meets the criterion raises CriterionError instead of handing over the closest model.
+    With ``strict``, a run in which nothing meets the criterion raises CriterionError instead of handing over
+    the closest model.
     """
 
     def __init__(self, conf: str | Path | dict[str, Any] | Config, *, strict: bool = False) -> None:
@@ -45,11 +47,13 @@ class Tuner:
     ) -> Any:
         """The fastest quantized form of ``model`` that meets the criterion.
 
-        It is scored by ``eval_func(model) -> float``, or by the YAML's ``tuning.metric`` over ``eval_dataloader``. Both loaders give
-        ``(inputs, label)``; a dict of inputs is ``model(**inputs)``. ``resume_file`` is the folder of an interrupted run, the one
-        that ``snapshot.path`` named.
+        It is scored by ``eval_func(model) -> float``, or by the YAML's ``tuning.metric`` over
+        ``eval_dataloader``. Both loaders give ``(inputs, label)``; a dict of inputs is ``model(**inputs)``.
+        ``resume_file`` is the folder of an interrupted run, the one that ``snapshot.path`` named.
         """
         refuse_training(q_func)
         config = resumed(self.config, resume_file)
-        self.result = tune(model, calibration=q_dataloader, evaluate=eval_func, evaluation=eval_dataloader, config=config)
+        self.result = tune(
+            model, calibration=q_dataloader, evaluate=eval_func, evaluation=eval_dataloader, config=config
+        )
         return hand_over(self.result, strict=self.strict)

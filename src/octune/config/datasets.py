@@ -1,7 +1,8 @@
-"""Reads the ``dataset`` entry of an LPOT data loader: ``{GLUE: {data_dir: glue/MRPC, task: mrpc}}`` becomes a data source.
+"""Reads the ``dataset`` entry of an LPOT data loader: ``{GLUE: {data_dir: glue/MRPC, task: mrpc}}`` becomes a
+data source.
 
-Text and the schema's own keys are taken as they are (``dataset: package.module:factory``), so a file of the old kind can name any
-data. A data set that Octune cannot read from a file alone is a problem that says so.
+Text and the schema's own keys are taken as they are (``dataset: package.module:factory``), so a file of the
+old kind can name any data. A data set that Octune cannot read from a file alone is a problem that says so.
 """
 
 from __future__ import annotations
@@ -43,7 +44,11 @@ def read_dataset(done: Translation, value: Any, where: Where, new: Where) -> Non
         return
     if len(entries) != 1:
         if entries or value in (None, {}, []):
-            done.problem(where, f"must name one data set, such as {{GLUE: {{data_dir: glue/MRPC, task: mrpc}}}}. Got {got(value)}.")
+            done.problem(
+                where,
+                f"must name one data set, such as {{GLUE: {{data_dir: glue/MRPC, task: mrpc}}}}. Got "
+                f"{got(value)}.",
+            )
         return
     name, options, at = entries[0]
     if name.lower() not in TASKS:
@@ -70,7 +75,9 @@ def _task(done: Translation, task: str, options: Any, where: Where, new: Where) 
             done.problem(at, f"must be true or false. Got {got(item)}.")
         elif key == "dynamic_length":
             if item is not True:
-                done.problem(at, f"cannot be honoured: batches are padded to their longest text only. Got {got(item)}.")
+                done.problem(
+                    at, f"cannot be honoured: batches are padded to their longest text only. Got {got(item)}."
+                )
         elif key == "label_file":
             labels = (item, at)
         elif key in REFUSED:
@@ -78,9 +85,17 @@ def _task(done: Translation, task: str, options: Any, where: Where, new: Where) 
         else:
             done.unknown(at, _nested(where, Keys({known: Keys({}) for known in KNOWN})))
     if isinstance(folder, str) and PurePath(folder).suffix in (".tf_record", ".tfrecord"):
-        done.problem(where, f"names a TFRecord file; name the folder that holds the task's own files instead. Got {folder!r}.")
+        done.problem(
+            where,
+            "names a TFRecord file; name the folder that holds the task's own files instead. Got "
+            f"{folder!r}.",
+        )
     if labels and not _inside(labels[0], folder):
-        done.problem(labels[1], f"cannot be honoured: answers are read from {LABELS} in the data set's folder. Got {got(labels[0])}.")
+        done.problem(
+            labels[1],
+            f"cannot be honoured: answers are read from {LABELS} in the data set's folder. Got "
+            f"{got(labels[0])}.",
+        )
 
 
 def _inside(labels: Any, folder: Any) -> bool:

@@ -1,9 +1,11 @@
-"""The two inherited ways of writing a configuration, iLiT's and LPOT's, as tables: old key -> key of the schema.
+"""The two inherited ways of writing a configuration, iLiT's and LPOT's, as tables: old key -> key of the
+schema.
 
     detect_dialect({"framework": [{"name": "pytorch"}]})       "ilit"
     to_native("ilit", {"framework": "pytorch"}).native         {"model": {"framework": "pytorch"}, ...}
 
-Where the two differ from the schema in a default (strategy basic, static ranges, little calibration data), theirs is kept.
+Where the two differ from the schema in a default (strategy basic, static ranges, little calibration data),
+theirs is kept.
 """
 
 from __future__ import annotations
@@ -41,13 +43,22 @@ def _postprocess(done: Translation, value: Any, where: Where) -> None:
     """``{transform: {LabelShift: 1}}``; the schema has the steps without the word around them."""
     for key, item, at in done.entries(value, where):
         if key != "transform":
-            done.unknown(at, Keys({"evaluation": Keys({"accuracy": Keys({"postprocess": Keys({"transform": Keys({})})})})}))
+            done.unknown(
+                at,
+                Keys(
+                    {"evaluation": Keys({"accuracy": Keys({"postprocess": Keys({"transform": Keys({})})})})}
+                ),
+            )
             continue
-        done.put(("evaluation", "postprocess"), {step: options for step, options, _ in done.entries(item, at)}, at)
+        done.put(
+            ("evaluation", "postprocess"), {step: options for step, options, _ in done.entries(item, at)}, at
+        )
 
 
 def _ops(done: Translation, value: Any, where: Where, *, patterns: bool) -> None:
-    """``{'conv1': {'weight': {'dtype': ['fp32']}}}``. iLiT knows exact names only, so there a name never is an expression."""
+    """``{'conv1': {'weight': {'dtype': ['fp32']}}}``. iLiT knows exact names only, so there a name never is
+    an expression.
+    """
     for op, tensors, at in done.entries(value, where):
         new = ("quantization", "ops", op if patterns or not is_pattern(op) else re.escape(op))
         done.put(new, {}, at)
@@ -91,7 +102,11 @@ def _finish_ilit(done: Translation) -> None:
 def _finish_lpot(done: Translation) -> None:
     _defaults(done)
     done.default(("calibration", "samples"), [100])
-    loaders = {"quantization.calibration": "calibration", "evaluation.accuracy": "evaluation", "evaluation.performance": "performance"}
+    loaders = {
+        "quantization.calibration": "calibration",
+        "evaluation.accuracy": "evaluation",
+        "evaluation.performance": "performance",
+    }
     for old, section in loaders.items():
         if f"{old}.dataloader" in done.visited:
             done.default((section, "batch_size"), 1)
@@ -107,7 +122,11 @@ def _evaluated_batches(done: Translation) -> None:
         return
     size = done.native.get("evaluation", {}).get("batch_size")
     if size is None:
-        done.problem(where, "counts batches, and no batch size is known here. Add evaluation.accuracy.dataloader.batch_size, or remove it.")
+        done.problem(
+            where,
+            "counts batches, and no batch size is known here. Add evaluation.accuracy.dataloader.batch_size, "
+            "or remove it.",
+        )
     elif not isinstance(value, int) or isinstance(value, bool) or value < 1:
         done.problem(where, f"must be a whole number >= 1, or -1 for all data. Got {got(value)}.")
     elif isinstance(size, int):
@@ -119,7 +138,9 @@ def _timed_data(done: Translation) -> None:
     timed, where = done.kept.get("evaluation.performance.dataloader.dataset", (None, ()))
     if where and timed != done.kept.get("evaluation.accuracy.dataloader.dataset", (None, ()))[0]:
         done.problem(
-            where, "cannot be honoured: latency is measured on evaluation.accuracy.dataloader.dataset. Give the same data, or none."
+            where,
+            "cannot be honoured: latency is measured on evaluation.accuracy.dataloader.dataset. Give the "
+            "same data, or none.",
         )
 
 
@@ -133,10 +154,16 @@ def _resume(done: Translation) -> None:
     path = done.native.get("workspace", {}).get("path")
     if PurePath(value).suffix in (".snapshot", ".pkl", ".pickle"):
         done.problem(
-            where, f"names a history file of LPOT, which cannot be read. Write true, or the folder of an Octune run. Got {value!r}."
+            where,
+            "names a history file of LPOT, which cannot be read. Write true, or the folder of an Octune "
+            f"run. Got {value!r}.",
         )
     elif path is not None and PurePath(str(path)) != PurePath(value):
-        done.problem(where, f"names another folder than tuning.workspace.path ({path!r}). Write 'resume: true' to go on in that folder.")
+        done.problem(
+            where,
+            f"names another folder than tuning.workspace.path ({path!r}). Write 'resume: true' to go on in "
+            "that folder.",
+        )
     else:
         done.put(("workspace", "path"), value, where)
         done.put(("workspace", "resume"), True, where)
@@ -164,11 +191,16 @@ ILIT = Dialect(
     _finish_ilit,
 )
 
-_NO_TRANSFORM = "data is read as it is. Do this in the data loader you pass, or in a function named as 'package.module:factory'."
+_NO_TRANSFORM = (
+    "data is read as it is. Do this in the data loader you pass, or in a function named as "
+    "'package.module:factory'."
+)
 
 
 def _loader(old: str, section: str, dataset: list[Row]) -> list[Row]:
-    """A data loader of LPOT: what it reads and in which portions; what it does to the data on the way is out of reach."""
+    """A data loader of LPOT: what it reads and in which portions; what it does to the data on the way is out
+    of reach.
+    """
     return [
         *move(f"{old}.batch_size", f"{section}.batch_size"),
         *dataset,
@@ -180,7 +212,9 @@ def _loader(old: str, section: str, dataset: list[Row]) -> list[Row]:
 
 
 def _scored_data(old: str) -> list[Row]:
-    """The data that models are scored on; it is kept as well, because the data for timing must be the same."""
+    """The data that models are scored on; it is kept as well, because the data for timing must be the
+    same.
+    """
     kept = keep(old)
 
     def act(done: Translation, value: Any, where: Where) -> None:
@@ -198,23 +232,42 @@ LPOT = Dialect(
         *move("device", "device"),
         *move("quantization.calibration.sampling_size", "calibration.samples"),
         *_loader(
-            "quantization.calibration.dataloader", "calibration", [Row("quantization.calibration.dataloader.dataset", _calibration_data)]
+            "quantization.calibration.dataloader",
+            "calibration",
+            [Row("quantization.calibration.dataloader.dataset", _calibration_data)],
         ),
         *move("quantization.approach", "quantization.approach"),
-        *move("quantization.model_wise.{weight,activation}.{granularity,scheme,dtype,algorithm}", "quantization.{}.{}"),
+        *move(
+            "quantization.model_wise.{weight,activation}.{granularity,scheme,dtype,algorithm}",
+            "quantization.{}.{}",
+        ),
         Row("quantization.op_wise", _lpot_ops),
         Row("evaluation.accuracy.metric", _metric),
-        *_loader("evaluation.accuracy.dataloader", "evaluation", _scored_data("evaluation.accuracy.dataloader.dataset")),
+        *_loader(
+            "evaluation.accuracy.dataloader",
+            "evaluation",
+            _scored_data("evaluation.accuracy.dataloader.dataset"),
+        ),
         Row("evaluation.accuracy.postprocess", _postprocess),
         keep("evaluation.accuracy.iteration"),
         *move("evaluation.performance.warmup", "performance.warmup"),
         *move("evaluation.performance.iteration", "performance.iterations", _all_is_none),
         *move("evaluation.performance.configs.{cores_per_instance,num_of_instance}", "performance.{}"),
         *move("evaluation.performance.configs.intra_num_of_threads", "performance.threads"),
-        refuse("evaluation.performance.configs.inter_num_of_threads", "ops run one after the other; set intra_num_of_threads.", unless=1),
-        refuse("evaluation.performance.configs.kmp_blocktime", "set KMP_BLOCKTIME in the environment instead."),
+        refuse(
+            "evaluation.performance.configs.inter_num_of_threads",
+            "ops run one after the other; set intra_num_of_threads.",
+            unless=1,
+        ),
+        refuse(
+            "evaluation.performance.configs.kmp_blocktime", "set KMP_BLOCKTIME in the environment instead."
+        ),
         refuse("evaluation.performance.configs.kmp_affinity", "set KMP_AFFINITY in the environment instead."),
-        *_loader("evaluation.performance.dataloader", "performance", [keep("evaluation.performance.dataloader.dataset")]),
+        *_loader(
+            "evaluation.performance.dataloader",
+            "performance",
+            [keep("evaluation.performance.dataloader.dataset")],
+        ),
         refuse("evaluation.performance.postprocess", "only the model itself is timed."),
         *move("tuning.strategy", "tuning.strategy"),
         *move("tuning.strategy.name", "tuning.strategy"),
@@ -228,22 +281,33 @@ LPOT = Dialect(
 )
 
 DIALECTS: dict[str, Dialect] = {"ilit": ILIT, "lpot": LPOT}
-CALLED: dict[DialectName, str] = {"native": "Octune's own dialect", "ilit": "the iLiT dialect", "lpot": "the LPOT dialect"}
-KEYS: dict[DialectName, Keys] = {"native": keys_of(Config), "ilit": keys_of_rows(ILIT.rows), "lpot": keys_of_rows(LPOT.rows)}
+CALLED: dict[DialectName, str] = {
+    "native": "Octune's own dialect",
+    "ilit": "the iLiT dialect",
+    "lpot": "the LPOT dialect",
+}
+KEYS: dict[DialectName, Keys] = {
+    "native": keys_of(Config),
+    "ilit": keys_of_rows(ILIT.rows),
+    "lpot": keys_of_rows(LPOT.rows),
+}
 
 
 def detect_dialect(data: Mapping[str, Any]) -> DialectName:
-    """The dialect that knows most of a document's keys: ``detect_dialect({"tuning": {"exit_policy": {}}}) == "lpot"``.
+    """The dialect that knows most of a document's keys: ``detect_dialect({"tuning": {"exit_policy": {}}}) ==
+    "lpot"``.
 
-    Keys that all know decide nothing. Of equals, a list of mappings speaks for iLiT, ``model.framework`` without
-    ``model.path`` for LPOT; everything else is native.
+    Keys that all know decide nothing. Of equals, a list of mappings speaks for iLiT, ``model.framework``
+    without ``model.path`` for LPOT; everything else is native.
     """
     known = {name: _known(data, keys, lists=name != "native") for name, keys in KEYS.items()}
     best = {name for name, count in known.items() if count == max(known.values())}
     model = data.get("model")
     if "ilit" in best and (_has_list_of_mappings(data) or "framework" in data or best == {"ilit"}):
         return "ilit"
-    if "lpot" in best and ("native" not in best or (isinstance(model, Mapping) and "framework" in model and "path" not in model)):
+    if "lpot" in best and (
+        "native" not in best or (isinstance(model, Mapping) and "framework" in model and "path" not in model)
+    ):
         return "lpot"
     return "native"
 
@@ -254,12 +318,18 @@ def to_native(name: DialectName, data: Mapping[str, Any]) -> Translation:
 
 
 def foreign_key(name: DialectName, data: Mapping[str, Any]) -> Callable[[Where], str]:
-    """Says of an unknown key that another dialect has it, and which key made the document one of this dialect."""
+    """Says of an unknown key that another dialect has it, and which key made the document one of this
+    dialect.
+    """
 
     def note(where: Where) -> str:
         other = next((other for other in KEYS if other != name and _leads_to(KEYS[other], where)), None)
         sign = _sign(data, name) if other else None
-        return f"It is a key of {CALLED[other]}, but {sign!r} makes this a document of {CALLED[name]}." if other and sign else ""
+        return (
+            f"It is a key of {CALLED[other]}, but {sign!r} makes this a document of {CALLED[name]}."
+            if other and sign
+            else ""
+        )
 
     return note
 
@@ -269,7 +339,11 @@ def _known(data: Any, keys: Keys, *, lists: bool) -> int:
         return sum(_known(item, keys, lists=lists) for item in data)
     if not isinstance(data, Mapping):
         return 0
-    return sum(1 + _known(item, keys.known[str(key)], lists=lists) for key, item in data.items() if str(key) in keys.known)
+    return sum(
+        1 + _known(item, keys.known[str(key)], lists=lists)
+        for key, item in data.items()
+        if str(key) in keys.known
+    )
 
 
 def _has_list_of_mappings(data: Any) -> bool:
@@ -289,7 +363,11 @@ def _leads_to(keys: Keys, where: Where) -> bool:
 
 def _sign(data: Mapping[str, Any], name: DialectName) -> str | None:
     """A key of the document that only this dialect knows."""
-    own = [path for path in KEYS[name].paths() if not any(_leads_to(KEYS[other], path) for other in KEYS if other != name)]
+    own = [
+        path
+        for path in KEYS[name].paths()
+        if not any(_leads_to(KEYS[other], path) for other in KEYS if other != name)
+    ]
     for path in own:
         found: Any = data
         for key in path:

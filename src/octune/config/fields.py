@@ -1,11 +1,13 @@
-"""The kinds of value a configuration holds. Each turns what people write into one form, or says what it wanted.
+"""The kinds of value a configuration holds. Each turns what people write into one form, or says what it
+wanted.
 
     share("1%")                -> 0.01
     names("ids, mask")         -> ("ids", "mask")
     counts("10, 50")           -> (10, 50)
     whole("soon", low=1)       raises: must be a whole number >= 1
 
-The functions are used as pydantic validators through the annotated types at the end (``Seconds``, ``Share``, ``Names`` ...).
+The functions are used as pydantic validators through the annotated types at the end (``Seconds``, ``Share``,
+``Names`` ...).
 """
 
 from __future__ import annotations
@@ -26,7 +28,13 @@ from octune.config.messages import nearest
 REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 PLAIN_OP_NAME = re.compile(r"[A-Za-z0-9_.\-/]*")
 FRAMEWORKS = ("pytorch", "tensorflow", "onnx")
-FRAMEWORK_ALIASES = {"torch": "pytorch", "pytorch_fx": "pytorch", "tf": "tensorflow", "onnxruntime": "onnx", "onnxrt": "onnx"}
+FRAMEWORK_ALIASES = {
+    "torch": "pytorch",
+    "pytorch_fx": "pytorch",
+    "tf": "tensorflow",
+    "onnxruntime": "onnx",
+    "onnxrt": "onnx",
+}
 
 
 def expected(what: str, hint: str = "") -> PydanticCustomError:
@@ -102,7 +110,9 @@ def loss(value: Any) -> float:
     found = share(value)
     if found >= 1:
         hint = "" if isinstance(value, str) and "%" in value else f"Did you mean {found:g}%?"
-        raise expected("a share of the baseline's score below 1 (0.01 or '1%' lets the score drop by one percent)", hint)
+        raise expected(
+            "a share of the baseline's score below 1 (0.01 or '1%' lets the score drop by one percent)", hint
+        )
     return found
 
 
@@ -110,18 +120,25 @@ def confidence(value: Any) -> float:
     """A level of confidence: at 0.5 the score itself is the bound, and 1 cannot be had."""
     found = share(value)
     if not 0.5 <= found < 1:
-        raise expected("a number from 0.5 to below 1, such as 0.95", f"Did you mean {found:g}%?" if 1 < found < 100 else "")
+        raise expected(
+            "a number from 0.5 to below 1, such as 0.95",
+            f"Did you mean {found:g}%?" if 1 < found < 100 else "",
+        )
     return found
 
 
 def names(value: Any) -> tuple[str, ...]:
-    """Names of tensors: a list, or text with commas. A whole number is a name too: ONNX tensors are often called 1."""
+    """Names of tensors: a list, or text with commas. A whole number is a name too: ONNX tensors are often
+    called 1.
+    """
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     items = _items(value)
     if items is None:
         raise expected("a name, or a list of names")
-    found = tuple(str(item) if isinstance(item, int) and not isinstance(item, bool) else item for item in items)
+    found = tuple(
+        str(item) if isinstance(item, int) and not isinstance(item, bool) else item for item in items
+    )
     if not all(isinstance(item, str) and item.strip() for item in found):
         raise expected("a list of names; put a name that looks like a number in quotes")
     return found
@@ -135,7 +152,9 @@ def counts(value: Any) -> tuple[int, ...]:
     return tuple(item for item in found if item is not None)
 
 
-def one_of(value: Any, *, choices: tuple[str, ...], aliases: Mapping[str, str] | None = None, why: str = "") -> str:
+def one_of(
+    value: Any, *, choices: tuple[str, ...], aliases: Mapping[str, str] | None = None, why: str = ""
+) -> str:
     """One word of a few; case does not matter."""
     word = value.lower() if isinstance(value, str) else value
     if isinstance(word, str):
@@ -158,7 +177,8 @@ def framework(value: Any) -> str:
     """The framework that a model comes from, under any of the names it goes by."""
     word = value.lower() if isinstance(value, str) else value
     if isinstance(word, str):
-        # LPOT names kinds of ONNX quantization (onnxrt_qlinearops ...); names in _ep are execution providers of other devices.
+        # LPOT names kinds of ONNX quantization (onnxrt_qlinearops ...); names in _ep are execution providers
+        # of other devices.
         word = "onnx" if re.fullmatch(r"onnxrt_\w+(?<!_ep)", word) else FRAMEWORK_ALIASES.get(word, word)
     if word not in FRAMEWORKS:
         raise expected(_either(FRAMEWORKS), _nearest(word, FRAMEWORKS))
@@ -171,7 +191,11 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    if value is None or isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
+    if (
+        value is None
+        or isinstance(value, str | bool | int)
+        or (isinstance(value, float) and math.isfinite(value))
+    ):
         return value
     raise expected("plain data (text, numbers, true/false, null, lists and mappings)")
 
@@ -187,7 +211,8 @@ def options(value: Any) -> dict[str, Any]:
 def split_metric(value: Any) -> tuple[Any, dict[str, Any]]:
     """The metric's name and its options, from a name or from a mapping with one entry.
 
-    split_metric({"topk": 5}) -> ("topk", {"k": 5});  split_metric({"GLUE": {"task": "mrpc"}}) -> ("GLUE", {"task": "mrpc"})
+    split_metric({"topk": 5}) -> ("topk", {"k": 5});  split_metric({"GLUE": {"task": "mrpc"}}) -> ("GLUE",
+    {"task": "mrpc"})
     """
     if not isinstance(value, Mapping):
         return value, {}
@@ -202,7 +227,9 @@ def split_metric(value: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def is_pattern(op: str) -> bool:
-    """Whether a key of ``ops`` is a regular expression: it has a character that plain op names do not have."""
+    """Whether a key of ``ops`` is a regular expression: it has a character that plain op names do not
+    have.
+    """
     return PLAIN_OP_NAME.fullmatch(op) is None
 
 
@@ -249,7 +276,9 @@ def _nearest(value: Any, choices: tuple[str, ...]) -> str:
     return f"Did you mean '{found}'?" if found else ""
 
 
-def _as(function: Callable[..., Any], schema: dict[str, Any], **settings: Any) -> tuple[BeforeValidator, WithJsonSchema]:
+def _as(
+    function: Callable[..., Any], schema: dict[str, Any], **settings: Any
+) -> tuple[BeforeValidator, WithJsonSchema]:
     return BeforeValidator(partial(function, **settings) if settings else function), WithJsonSchema(schema)
 
 
@@ -259,23 +288,32 @@ def _words(choices: tuple[str, ...]) -> dict[str, Any]:
 
 
 _PERCENT = {"type": "string", "pattern": r"^\s*[-+]?[0-9.]+\s*%\s*$"}
-_DTYPES, _GRANULARITIES, _SCHEMES = ("int8", "uint8", "bf16", "fp32"), ("per_channel", "per_tensor"), ("sym", "asym")
+_DTYPES, _GRANULARITIES, _SCHEMES = (
+    ("int8", "uint8", "bf16", "fp32"),
+    ("per_channel", "per_tensor"),
+    ("sym", "asym"),
+)
 _ALGORITHMS = ("minmax", "percentile", "mse", "kl")
 
 Seconds = Annotated[float, *_as(number, {"type": "number", "minimum": 0}, low=0)]
 Number = Annotated[float, *_as(share, {"anyOf": [{"type": "number"}, _PERCENT]})]
 Loss = Annotated[float, *_as(loss, {"anyOf": [{"type": "number", "exclusiveMaximum": 1}, _PERCENT]})]
-Confidence = Annotated[float, *_as(confidence, {"anyOf": [{"type": "number", "minimum": 0.5, "exclusiveMaximum": 1}, _PERCENT]})]
+Confidence = Annotated[
+    float, *_as(confidence, {"anyOf": [{"type": "number", "minimum": 0.5, "exclusiveMaximum": 1}, _PERCENT]})
+]
 Positive = Annotated[int, *_as(whole, {"type": "integer", "minimum": 1}, low=1)]
 Natural = Annotated[int, *_as(whole, {"type": "integer", "minimum": 0}, low=0)]
 # NumPy's and scikit-learn's seeds end at 32 bits.
-Seed = Annotated[int, *_as(whole, {"type": "integer", "minimum": 0, "maximum": 2**32 - 1}, low=0, high=2**32 - 1)]
+Seed = Annotated[
+    int, *_as(whole, {"type": "integer", "minimum": 0, "maximum": 2**32 - 1}, low=0, high=2**32 - 1)
+]
 Switch = Annotated[bool, *_as(switch, {"type": "boolean"})]
 Text = Annotated[str, *_as(text, {"type": "string", "minLength": 1})]
 FilePath = Annotated[Path, *_as(file_path, {"type": "string", "minLength": 1})]
 Reference = Annotated[str, *_as(reference, {"type": "string", "pattern": f"^{REFERENCE.pattern}$"})]
 Names = Annotated[
-    tuple[str, ...], *_as(names, {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "integer"]}}]})
+    tuple[str, ...],
+    *_as(names, {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "integer"]}}]}),
 ]
 Counts = Annotated[
     tuple[int, ...],

@@ -44,12 +44,21 @@ def parse_config(content: str | Mapping[str, Any], source: str | None = None) ->
         source = source or "<mapping>"
         document = Document(content)
     else:
-        raise ConfigError(f"parse_config takes YAML text or a mapping. Got {got(content)}. To read a file, use load_config(path).")
+        raise ConfigError(
+            f"parse_config takes YAML text or a mapping. Got {got(content)}. To read a file, use "
+            "load_config(path)."
+        )
     if document.data is None:
-        raise ConfigError(f"{source} is empty. Write at least one section, such as criterion with relative: 1%, or {{}} for all defaults.")
+        raise ConfigError(
+            f"{source} is empty. Write at least one section, such as criterion with relative: 1%, or {{}} "
+            "for all defaults."
+        )
     if not isinstance(document.data, Mapping):
         hint = " To read a file, use load_config(path)." if source == "<string>" else ""
-        text = f"a configuration must be a mapping of sections such as model, criterion and tuning. Got {got(document.data)}.{hint}"
+        text = (
+            "a configuration must be a mapping of sections such as model, criterion and tuning. Got "
+            f"{got(document.data)}.{hint}"
+        )
         raise config_error(source, [Problem(text, line=document.line(()))])
     return _build(document, source)
 
@@ -62,9 +71,14 @@ def _build(document: Document, source: str) -> Config:
     try:
         config = Config.model_validate(done.native if done else document.data)
     except ValidationError as error:
-        problems += explain(error, KEYS["native"], done.origin if done else None, foreign_key(dialect, document.data))
+        problems += explain(
+            error, KEYS["native"], done.origin if done else None, foreign_key(dialect, document.data)
+        )
     if config is None or problems:
-        lined = [problem if problem.line else replace(problem, line=document.line(problem.where)) for problem in problems]
+        lined = [
+            problem if problem.line else replace(problem, line=document.line(problem.where))
+            for problem in problems
+        ]
         raise config_error(source, lined)
     return config
 
@@ -74,14 +88,20 @@ def _text(path: Path) -> str:
         with path.open("rb") as stream:
             first = stream.read(FIRST_BYTES)
             if b"\0" in first:
-                raise ConfigError(f"{path} is a binary file, not YAML text. Name the configuration file, such as conf.yaml.")
+                raise ConfigError(
+                    f"{path} is a binary file, not YAML text. Name the configuration file, such as conf.yaml."
+                )
             content = first + stream.read()
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist.{_similar(path)} Name an existing YAML file.") from None
     except IsADirectoryError:
-        raise ConfigError(f"{path} is a folder. Name a YAML file in it.{_similar(path / 'conf.yaml')}") from None
+        raise ConfigError(
+            f"{path} is a folder. Name a YAML file in it.{_similar(path / 'conf.yaml')}"
+        ) from None
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror or error}. Name a YAML file that you may read.") from None
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror or error}. Name a YAML file that you may read."
+        ) from None
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -91,7 +111,9 @@ def _text(path: Path) -> str:
 
 def _similar(path: Path) -> str:
     try:
-        found = nearest(path.name, [other.name for other in path.parent.iterdir() if other.suffix in (".yaml", ".yml")])
+        found = nearest(
+            path.name, [other.name for other in path.parent.iterdir() if other.suffix in (".yaml", ".yml")]
+        )
     except OSError:
         return ""
     return f" Did you mean '{path.parent / found}'?" if found else ""

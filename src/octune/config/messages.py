@@ -1,6 +1,8 @@
-"""Says what is wrong with a configuration: file, line, the user's own key, what was expected, the nearest valid key.
+"""Says what is wrong with a configuration: file, line, the user's own key, what was expected, the nearest
+valid key.
 
-    conf.yaml, line 12: tuning.acuracy_criterion is not a known key. Did you mean 'accuracy_criterion'? Known keys here: ...
+    conf.yaml, line 12: tuning.acuracy_criterion is not a known key. Did you mean 'accuracy_criterion'? Known
+    keys here: ...
     conf.yaml, line 9: tuning.timeout must be a number >= 0. Got 'soon'.
 
 All problems of a file are told at once. ``config_error("conf.yaml", problems)`` makes the exception.
@@ -24,7 +26,9 @@ Where = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys that may stand below a key. ``any_name`` describes what stands below names that the user chooses (op names)."""
+    """The keys that may stand below a key. ``any_name`` describes what stands below names that the user
+    chooses (op names).
+    """
 
     known: Mapping[str, Keys]
     any_name: Keys | None = None
@@ -60,7 +64,9 @@ def keys_of(model: type[BaseModel]) -> Keys:
 
 
 def show(where: Where) -> str:
-    """A path as people write it: ``tuning.accuracy_criterion.relative``, ``quantization.op_wise['bert/MatMul']``."""
+    """A path as people write it: ``tuning.accuracy_criterion.relative``,
+    ``quantization.op_wise['bert/MatMul']``.
+    """
     shown = ""
     for place, key in enumerate(where):
         if isinstance(key, int):
@@ -89,7 +95,9 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
 
 
 def unknown_key(where: Where, keys: Keys, note: str = "") -> str:
-    """The text for a key that is not known at its place; ``keys`` describes the whole document, ``note`` knows the key from elsewhere."""
+    """The text for a key that is not known at its place; ``keys`` describes the whole document, ``note``
+    knows the key from elsewhere.
+    """
     key = str(where[-1])
     here = keys.below(where[:-1])
     known = list(here.known) if here else []
@@ -100,9 +108,14 @@ def unknown_key(where: Where, keys: Keys, note: str = "") -> str:
 
 
 def explain(
-    error: ValidationError, keys: Keys, origin: Callable[[Where], Where] | None = None, note: Callable[[Where], str] | None = None
+    error: ValidationError,
+    keys: Keys,
+    origin: Callable[[Where], Where] | None = None,
+    note: Callable[[Where], str] | None = None,
 ) -> list[Problem]:
-    """Pydantic's findings in the user's terms; ``origin`` leads from a key of the schema to the key the user wrote."""
+    """Pydantic's findings in the user's terms; ``origin`` leads from a key of the schema to the key the user
+    wrote.
+    """
     problems = []
     for item in error.errors(include_url=False):
         context = item.get("ctx", {})
@@ -128,7 +141,10 @@ def explain(
 def config_error(source: str, problems: Iterable[Problem]) -> ConfigError:
     """One exception that tells all problems, in the order of the file."""
     told = sorted(dict.fromkeys(problems), key=lambda problem: problem.line or 0)
-    lines = [f"{source}, line {problem.line}: {problem.text}" if problem.line else f"{source}: {problem.text}" for problem in told]
+    lines = [
+        f"{source}, line {problem.line}: {problem.text}" if problem.line else f"{source}: {problem.text}"
+        for problem in told
+    ]
     if len(lines) == 1:
         return ConfigError(lines[0])
     return ConfigError("\n  ".join([f"{source} has {len(lines)} problems:", *lines]))

@@ -45,7 +45,9 @@ def match_ops(patterns: Mapping[str, OpOptions], names: Iterable[str]) -> dict[s
 def _refine(earlier: OpOptions | None, later: OpOptions) -> OpOptions:
     if earlier is None:
         return later
-    return OpOptions(weight=_over(earlier.weight, later.weight), activation=_over(earlier.activation, later.activation))
+    return OpOptions(
+        weight=_over(earlier.weight, later.weight), activation=_over(earlier.activation, later.activation)
+    )
 
 
 def _over(earlier: TensorOptions, later: TensorOptions) -> TensorOptions:
@@ -59,5 +61,7 @@ def _nothing_matches(key: str, names: list[str]) -> str:
     inside = [name for name in names if key.lower() in name.lower()]
     alike = difflib.get_close_matches(key, names, n=5, cutoff=0.4)
     nearest = list(dict.fromkeys(inside[:5] + alike))[:5] or names[:5]
-    listed = f"Nearest names: {', '.join(nearest)}." if nearest else "The model has no ops that can be quantized."
+    listed = (
+        f"Nearest names: {', '.join(nearest)}." if nearest else "The model has no ops that can be quantized."
+    )
     return f"quantization.ops: {key!r}: {kind}. {listed}"

@@ -3,8 +3,10 @@
     from octune.config import Config
 
     Config(criterion={"relative": "1%"}, tuning={"timeout": 60})
-    Config.build(tuning={"timeout": "soon"})     raises ConfigError: Config: tuning.timeout must be a number >= 0. Got 'soon'.
-    print(config.to_yaml())                      the effective configuration, ready to be kept and loaded again
+    Config.build(tuning={"timeout": "soon"})     raises ConfigError: Config: tuning.timeout must be a number
+                                                 >= 0. Got 'soon'.
+    print(config.to_yaml())                      the effective configuration, ready to be kept and loaded
+                                                 again
 
 Every section can be left out, and so can every key. Objects are frozen: a changed configuration is a new one.
 """
@@ -17,11 +19,31 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from octune.config import fields as kinds
-from octune.config.fields import EmptyIsDefault, Natural, Options, Positive, Reference, Seconds, Switch, Text, conflict, expected
+from octune.config.fields import (
+    EmptyIsDefault,
+    Natural,
+    Options,
+    Positive,
+    Reference,
+    Seconds,
+    Switch,
+    Text,
+    conflict,
+    expected,
+)
 from octune.config.messages import config_error, explain, got, keys_of
 from octune.config.yaml_lines import dump
 
@@ -55,18 +77,32 @@ class ModelSource(Section):
 
     path: Text | None = Field(
         None,
-        description="A Hugging Face folder or hub name, 'package.module:factory', a .pt2, .onnx, .pb or .keras file, a SavedModel folder.",
+        description=(
+            "A Hugging Face folder or hub name, 'package.module:factory', a .pt2, .onnx, .pb or "
+            ".keras file, a SavedModel folder."
+        ),
     )
     framework: kinds.Framework | None = Field(
-        None, description="pytorch, tensorflow or onnx (or torch, tf, onnxruntime, onnxrt_*). Found out from the model if left out."
+        None,
+        description=(
+            "pytorch, tensorflow or onnx (or torch, tf, onnxruntime, onnxrt_*). Found out from the "
+            "model if left out."
+        ),
     )
     target: Annotated[str, *_word("onnx")] | None = Field(
         None,
-        description="onnx exports a model of PyTorch or TensorFlow and tunes it for ONNX Runtime and OpenVINO. Its own if left out.",
+        description=(
+            "onnx exports a model of PyTorch or TensorFlow and tunes it for ONNX Runtime and "
+            "OpenVINO. Its own if left out."
+        ),
     )
     name: Text | None = Field(None, description="A label of the model for reports; it changes nothing.")
-    inputs: kinds.Names = Field((), description="Names of the input tensors, as a list or 'a, b'. Inferred if left out.")
-    outputs: kinds.Names = Field((), description="Names of the output tensors, as a list or 'a, b'. Inferred if left out.")
+    inputs: kinds.Names = Field(
+        (), description="Names of the input tensors, as a list or 'a, b'. Inferred if left out."
+    )
+    outputs: kinds.Names = Field(
+        (), description="Names of the output tensors, as a list or 'a, b'. Inferred if left out."
+    )
 
 
 class DataSource(Section):
@@ -75,14 +111,26 @@ class DataSource(Section):
     Text is short for the latter two: 'package.module:factory' or 'arrays.npz'.
     """
 
-    task: Text | None = Field(None, description="A known task, such as sst-2, mrpc, stsb or squad; needs 'folder'.")
+    task: Text | None = Field(
+        None, description="A known task, such as sst-2, mrpc, stsb or squad; needs 'folder'."
+    )
     folder: kinds.FilePath | None = Field(None, description="The folder that holds the task's files.")
-    split: Text | None = Field(None, description="The part of the task's data to read, such as train or dev. Chosen by use if left out.")
-    max_length: Positive | None = Field(None, description="Longest input in tokens. The task's usual length if left out.")
-    tokenizer: Text | None = Field(None, description="Folder or hub name of the task's tokenizer. The model's own if left out.")
-    factory: Reference | None = Field(None, description="'package.module:factory': a function without arguments that returns the data.")
+    split: Text | None = Field(
+        None,
+        description="The part of the task's data to read, such as train or dev. Chosen by use if left out.",
+    )
+    max_length: Positive | None = Field(
+        None, description="Longest input in tokens. The task's usual length if left out."
+    )
+    tokenizer: Text | None = Field(
+        None, description="Folder or hub name of the task's tokenizer. The model's own if left out."
+    )
+    factory: Reference | None = Field(
+        None, description="'package.module:factory': a function without arguments that returns the data."
+    )
     arrays: kinds.FilePath | None = Field(
-        None, description="An .npz file with one array per model input, and 'labels' where a metric needs them."
+        None,
+        description="An .npz file with one array per model input, and 'labels' where a metric needs them.",
     )
 
     @model_validator(mode="before")
@@ -96,47 +144,77 @@ class DataSource(Section):
                 return {"factory": written}
         if isinstance(data, Mapping | DataSource):
             return data
-        raise expected("a path that ends in .npz, 'package.module:factory', or a mapping such as {task: sst-2, folder: data/SST-2}")
+        raise expected(
+            "a path that ends in .npz, 'package.module:factory', or a mapping such as {task: sst-2, folder: "
+            "data/SST-2}"
+        )
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
         given = [name for name in ("task", "factory", "arrays") if getattr(self, name) is not None]
         if self.task is None and self.folder is not None and not given:
-            raise conflict("has a 'folder' but no 'task' that says how to read it. Add 'task', such as sst-2 or squad.")
+            raise conflict(
+                "has a 'folder' but no 'task' that says how to read it. Add 'task', such as sst-2 or squad."
+            )
         if len(given) != 1:
             said = f"has {' and '.join(repr(name) for name in given)}" if given else "says nothing"
             raise conflict(f"{said}; give exactly one of 'task' (with 'folder'), 'factory' and 'arrays'.")
         if self.task is not None and self.folder is None:
             raise conflict("has a 'task' but no 'folder' that holds its files. Add 'folder'.")
-        lost = [name for name in ("folder", "split", "max_length", "tokenizer") if self.task is None and getattr(self, name) is not None]
+        lost = [
+            name
+            for name in ("folder", "split", "max_length", "tokenizer")
+            if self.task is None and getattr(self, name) is not None
+        ]
         if lost:
-            raise conflict(f"has {' and '.join(repr(name) for name in lost)}, which only a 'task' can use. Remove it.")
+            raise conflict(
+                f"has {' and '.join(repr(name) for name in lost)}, which only a 'task' can use. Remove it."
+            )
         return self
 
 
 class Calibration(Section):
     """Data that shows which values flow through the model."""
 
-    data: DataSource | None = Field(None, description="Calibration data; no labels are needed.", json_schema_extra=_or_text)
-    samples: kinds.Counts = Field((128,), description="How many samples to calibrate on; of a list, each value is an option of the search.")
-    batches: kinds.Counts | None = Field(None, description="How many batches to calibrate on; wins over 'samples' when given.")
+    data: DataSource | None = Field(
+        None, description="Calibration data; no labels are needed.", json_schema_extra=_or_text
+    )
+    samples: kinds.Counts = Field(
+        (128,),
+        description="How many samples to calibrate on; of a list, each value is an option of the search.",
+    )
+    batches: kinds.Counts | None = Field(
+        None, description="How many batches to calibrate on; wins over 'samples' when given."
+    )
     batch_size: Positive = Field(8, description="Samples in a batch of data that is read here.")
 
 
 class Evaluation(Section):
     """How a model is scored, when no scoring function is handed over in Python."""
 
-    data: DataSource | None = Field(None, description="Evaluation data with labels.", json_schema_extra=_or_text)
+    data: DataSource | None = Field(
+        None, description="Evaluation data with labels.", json_schema_extra=_or_text
+    )
     metric: Text | None = Field(
         None,
-        description="A metric's name such as accuracy, or 'package.module:function'. {topk: 1} is short for a name with its options.",
+        description=(
+            "A metric's name such as accuracy, or 'package.module:function'. {topk: 1} is short for "
+            "a name with its options."
+        ),
         json_schema_extra=_or_mapping,
     )
-    metric_options: Options = Field({}, description="Options of the metric, such as {k: 5} for topk or {task: mrpc} for GLUE.")
+    metric_options: Options = Field(
+        {}, description="Options of the metric, such as {k: 5} for topk or {task: mrpc} for GLUE."
+    )
     batch_size: Positive = Field(32, description="Samples in a batch of data that is read here.")
-    samples: Positive | None = Field(None, description="Use only this many samples, the first ones; all if left out.")
+    samples: Positive | None = Field(
+        None, description="Use only this many samples, the first ones; all if left out."
+    )
     postprocess: Options | None = Field(
-        None, description="Steps between the model's output and the metric, as name: options, such as {LabelShift: 1}."
+        None,
+        description=(
+            "Steps between the model's output and the metric, as name: options, such as {LabelShift: 1}."
+        ),
     )
 
     @model_validator(mode="before")
@@ -145,7 +223,9 @@ class Evaluation(Section):
         if not (isinstance(data, Mapping) and isinstance(data.get("metric"), Mapping)):
             return data
         if data.get("metric_options"):
-            raise conflict("gives options of the metric twice: in 'metric' and in 'metric_options'. Keep one.")
+            raise conflict(
+                "gives options of the metric twice: in 'metric' and in 'metric_options'. Keep one."
+            )
         try:
             name, options = kinds.split_metric(data["metric"])
         except PydanticCustomError as error:
@@ -157,29 +237,46 @@ class TensorOptions(Section):
     """What the search may choose from for one kind of tensor. Left out: the backend's own choice."""
 
     dtype: kinds.Dtypes | None = Field(None, description="int8, uint8, bf16 or fp32, or a list of these.")
-    granularity: kinds.Granularities | None = Field(None, description="per_channel or per_tensor, or a list of these.")
+    granularity: kinds.Granularities | None = Field(
+        None, description="per_channel or per_tensor, or a list of these."
+    )
     scheme: kinds.Schemes | None = Field(None, description="sym or asym, or a list of these.")
-    algorithm: kinds.Algorithms | None = Field(None, description="How ranges are found: minmax, percentile, mse or kl, or a list of these.")
+    algorithm: kinds.Algorithms | None = Field(
+        None, description="How ranges are found: minmax, percentile, mse or kl, or a list of these."
+    )
 
 
 class OpOptions(Section):
     """What the search may choose from for one op."""
 
     weight: Annotated[TensorOptions, EmptyIsDefault] = Field(TensorOptions(), description="The op's weight.")
-    activation: Annotated[TensorOptions, EmptyIsDefault] = Field(TensorOptions(), description="The op's input.")
+    activation: Annotated[TensorOptions, EmptyIsDefault] = Field(
+        TensorOptions(), description="The op's input."
+    )
 
 
 class Quantization(Section):
     """Limits of the search for all ops, and for single ones."""
 
-    approach: Annotated[Literal["auto", "static", "dynamic"], *_word("auto", "static", "dynamic", **APPROACHES)] = Field(
-        "auto", description="static: ranges from calibration; dynamic: ranges at run time; auto: whichever serves each op best."
+    approach: Annotated[
+        Literal["auto", "static", "dynamic"], *_word("auto", "static", "dynamic", **APPROACHES)
+    ] = Field(
+        "auto",
+        description=(
+            "static: ranges from calibration; dynamic: ranges at run time; auto: whichever serves "
+            "each op best."
+        ),
     )
-    weight: Annotated[TensorOptions, EmptyIsDefault] = Field(TensorOptions(), description="Weights of all ops.")
-    activation: Annotated[TensorOptions, EmptyIsDefault] = Field(TensorOptions(), description="Inputs of all ops.")
+    weight: Annotated[TensorOptions, EmptyIsDefault] = Field(
+        TensorOptions(), description="Weights of all ops."
+    )
+    activation: Annotated[TensorOptions, EmptyIsDefault] = Field(
+        TensorOptions(), description="Inputs of all ops."
+    )
     ops: dict[str, OpOptions] = Field(
         {},
-        description="Limits for single ops by name. A name with a character outside A-Z a-z 0-9 _ . - / is a regular expression "
+        description="Limits for single ops by name. A name with a character outside A-Z a-z 0-9 _ . - / "
+        "is a regular expression "
         "that must match the whole name.",
     )
 
@@ -198,17 +295,31 @@ class Criterion(Section):
     """How much of the baseline's score may be lost: relative or absolute, exactly one."""
 
     relative: kinds.Loss | None = Field(
-        0.01, description="Largest loss as a share of the baseline's score: 0.01 or '1%'. Negative demands a gain."
+        0.01,
+        description="Largest loss as a share of the baseline's score: 0.01 or '1%'. Negative demands a gain.",
     )
-    absolute: kinds.Number | None = Field(None, description="Largest loss in the metric's own units. Negative demands a gain.")
+    absolute: kinds.Number | None = Field(
+        None, description="Largest loss in the metric's own units. Negative demands a gain."
+    )
     higher_is_better: Switch | None = Field(
-        None, description="Direction of the score. Left out: the metric's own; for a function of yours, higher is better."
+        None,
+        description=(
+            "Direction of the score. Left out: the metric's own; for a function of yours, higher is better."
+        ),
     )
     confidence: kinds.Confidence | None = Field(
-        None, description="How sure a pass must be, such as 0.95; needs one score per item. Left out: the score alone decides."
+        None,
+        description=(
+            "How sure a pass must be, such as 0.95; needs one score per item. Left out: the score "
+            "alone decides."
+        ),
     )
     certify: Annotated[Literal["holdout"], *_word("holdout")] | None = Field(
-        None, description="holdout: 30 % of the evaluation data is kept out of the search, and has the final word on its winner."
+        None,
+        description=(
+            "holdout: 30 % of the evaluation data is kept out of the search, and has the final word "
+            "on its winner."
+        ),
     )
 
     @model_validator(mode="before")
@@ -228,39 +339,64 @@ class Criterion(Section):
 class Tuning(Section):
     """How the search runs and when it stops."""
 
-    strategy: Annotated[Literal["auto", "basic", "mse", "bayesian", "tpe", "random", "exhaustive"], *_word(*STRATEGIES)] = Field(
-        "auto", description="The way through the search space."
-    )
+    strategy: Annotated[
+        Literal["auto", "basic", "mse", "bayesian", "tpe", "random", "exhaustive"], *_word(*STRATEGIES)
+    ] = Field("auto", description="The way through the search space.")
     timeout: Seconds = Field(
-        0.0, description="Seconds to search. 0: stop at the first plan that passes; more: use them to find a faster one."
+        0.0,
+        description=(
+            "Seconds to search. 0: stop at the first plan that passes; more: use them to find a faster one."
+        ),
     )
     max_trials: Positive = Field(100, description="Most plans to try.")
     trial_timeout: Seconds = Field(0.0, description="Most seconds for one trial; 0: no limit.")
-    random_seed: kinds.Seed = Field(1978, description="Seed of everything random; the same seed repeats a run.")
-    objective: Annotated[Literal["performance", "footprint", "modelsize"], *_word("performance", "footprint", "modelsize")] = Field(
-        "performance", description="What to make best: latency, memory in use, or size on disk."
+    random_seed: kinds.Seed = Field(
+        1978, description="Seed of everything random; the same seed repeats a run."
     )
-    performance_only: Switch = Field(False, description="Return the first plan that is built, without scoring it.")
-    tensorboard: Switch = Field(False, description="Write histograms of tensors for TensorBoard in each trial.")
+    objective: Annotated[
+        Literal["performance", "footprint", "modelsize"], *_word("performance", "footprint", "modelsize")
+    ] = Field("performance", description="What to make best: latency, memory in use, or size on disk.")
+    performance_only: Switch = Field(
+        False, description="Return the first plan that is built, without scoring it."
+    )
+    tensorboard: Switch = Field(
+        False, description="Write histograms of tensors for TensorBoard in each trial."
+    )
 
 
 class Performance(Section):
     """How latency is measured."""
 
-    warmup: Natural = Field(5, description="Runs before the clock starts; fewer of a slow model, unless 'iterations' is given.")
-    iterations: Positive | None = Field(None, description="Timed runs; enough for a stable median if left out.")
+    warmup: Natural = Field(
+        5, description="Runs before the clock starts; fewer of a slow model, unless 'iterations' is given."
+    )
+    iterations: Positive | None = Field(
+        None, description="Timed runs; enough for a stable median if left out."
+    )
     threads: Positive | None = Field(None, description="Threads of the model; the machine's if left out.")
     streams: Positive = Field(
-        1, description="TensorFlow: also try the int8 graph in this many parts side by side, each on its share of the threads."
+        1,
+        description=(
+            "TensorFlow: also try the int8 graph in this many parts side by side, each on its share "
+            "of the threads."
+        ),
     )
     portable: Switch = Field(
-        True, description="Keep int8 weights small enough for any x86-64 CPU; false: use all 8 bits where this CPU can add their products."
+        True,
+        description=(
+            "Keep int8 weights small enough for any x86-64 CPU; false: use all 8 bits where this CPU "
+            "can add their products."
+        ),
     )
-    batch_size: Positive | None = Field(None, description="Samples in a timed batch; as the data comes if left out.")
+    batch_size: Positive | None = Field(
+        None, description="Samples in a timed batch; as the data comes if left out."
+    )
     compile: Annotated[Literal["auto", "never"], *_word("auto", "never")] = Field(
         "auto", description="Whether the final model may be compiled: auto where it is faster, or never."
     )
-    cores_per_instance: Positive | None = Field(None, description="Cores of one instance when several run side by side.")
+    cores_per_instance: Positive | None = Field(
+        None, description="Cores of one instance when several run side by side."
+    )
     num_of_instance: Positive | None = Field(None, description="Instances that run side by side.")
 
 
@@ -274,23 +410,42 @@ class Workspace(Section):
 class Config(Section):
     """The whole configuration of a run."""
 
-    model: ModelSource | None = Field(None, description="The model to quantize, when it is not handed over in Python.")
+    model: ModelSource | None = Field(
+        None, description="The model to quantize, when it is not handed over in Python."
+    )
     device: Annotated[
-        Literal["cpu"], BeforeValidator(lambda value: kinds.one_of(value, choices=("cpu",), why=", the only device that is tuned for"))
+        Literal["cpu"],
+        BeforeValidator(
+            lambda value: kinds.one_of(value, choices=("cpu",), why=", the only device that is tuned for")
+        ),
     ] = Field("cpu", description="The device to tune for: cpu.")
     calibration: Annotated[Calibration, EmptyIsDefault] = Field(
         Calibration(), description="Data that shows which values flow through the model."
     )
-    evaluation: Annotated[Evaluation, EmptyIsDefault] = Field(Evaluation(), description="How a model is scored.")
-    quantization: Annotated[Quantization, EmptyIsDefault] = Field(Quantization(), description="Limits of the search.")
-    criterion: Annotated[Criterion, EmptyIsDefault] = Field(Criterion(), description="How much of the score may be lost.")
-    tuning: Annotated[Tuning, EmptyIsDefault] = Field(Tuning(), description="How the search runs and when it stops.")
-    performance: Annotated[Performance, EmptyIsDefault] = Field(Performance(), description="How latency is measured.")
-    workspace: Annotated[Workspace, EmptyIsDefault] = Field(Workspace(), description="Where a run keeps its journal.")
+    evaluation: Annotated[Evaluation, EmptyIsDefault] = Field(
+        Evaluation(), description="How a model is scored."
+    )
+    quantization: Annotated[Quantization, EmptyIsDefault] = Field(
+        Quantization(), description="Limits of the search."
+    )
+    criterion: Annotated[Criterion, EmptyIsDefault] = Field(
+        Criterion(), description="How much of the score may be lost."
+    )
+    tuning: Annotated[Tuning, EmptyIsDefault] = Field(
+        Tuning(), description="How the search runs and when it stops."
+    )
+    performance: Annotated[Performance, EmptyIsDefault] = Field(
+        Performance(), description="How latency is measured."
+    )
+    workspace: Annotated[Workspace, EmptyIsDefault] = Field(
+        Workspace(), description="Where a run keeps its journal."
+    )
 
     @classmethod
     def build(cls, **sections: Any) -> Self:
-        """A configuration from Python values: ``Config.build(tuning={"timeout": 60})``. Mistakes raise ``ConfigError``."""
+        """A configuration from Python values: ``Config.build(tuning={"timeout": 60})``. Mistakes raise
+        ``ConfigError``.
+        """
         try:
             return cls.model_validate(sections)
         except ValidationError as error:
@@ -298,7 +453,9 @@ class Config(Section):
 
     @classmethod
     def schema_json(cls) -> str:  # type: ignore[override]  # pydantic 1's method of this name is deprecated; ours takes no options
-        """The JSON schema of the native dialect, for editors: ``Path("octune.schema.json").write_text(Config.schema_json())``."""
+        """The JSON schema of the native dialect, for editors:
+        ``Path("octune.schema.json").write_text(Config.schema_json())``.
+        """
         return json.dumps(cls.model_json_schema(), indent=2, ensure_ascii=False)
 
     def to_yaml(self) -> str:

@@ -1,12 +1,14 @@
-"""Carries a document of another dialect over to the schema, row by row of a table, and remembers where each value came from.
+"""Carries a document of another dialect over to the schema, row by row of a table, and remembers where each
+value came from.
 
-    rows = [*move("tuning.exit_policy.{timeout,max_trials}", "tuning.{}"), refuse("pruning", "Octune does not prune.")]
+    rows = [*move("tuning.exit_policy.{timeout,max_trials}", "tuning.{}"), refuse("pruning", "Octune does not
+    prune.")]
     done = translate(Dialect("LPOT", rows), {"tuning": {"exit_policy": {"timeout": 60}}})
     done.native                                   {"tuning": {"timeout": 60}}
     done.origin(("tuning", "timeout"))            ("tuning", "exit_policy", "timeout")
 
-A row says what becomes of one old key. A key without a row is a problem, so nothing is ever dropped silently. Wherever the old
-document wants a mapping, a list of mappings means the same (iLiT's ``- relative: 0.01``).
+A row says what becomes of one old key. A key without a row is a problem, so nothing is ever dropped silently.
+Wherever the old document wants a mapping, a list of mappings means the same (iLiT's ``- relative: 0.01``).
 """
 
 from __future__ import annotations
@@ -85,7 +87,8 @@ class Translation:
                 return self._origins[new[:length]] + new[length:]
         for known, where in self._origins.items():
             if known[: len(new)] == new:
-                # The schema complains about a whole section: name the user's section, that of the first key that went there.
+                # The schema complains about a whole section: name the user's section, that of the first key
+                # that went there.
                 return where[: len(where) - (len(known) - len(new))]
         return new
 
@@ -103,7 +106,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Dialect:
-    """A way of writing a configuration: its table, and what remains to be done when all keys have been read."""
+    """A way of writing a configuration: its table, and what remains to be done when all keys have been
+    read.
+    """
 
     name: str
     rows: Iterable[Row]
@@ -111,10 +116,15 @@ class Dialect:
 
 
 def move(old: str, new: str, convert: Callable[[Any], Any] | None = None) -> list[Row]:
-    """Rows for a key that means the same as a key of the schema. ``{a,b}`` in the old path fills a ``{}`` in the new one."""
+    """Rows for a key that means the same as a key of the schema. ``{a,b}`` in the old path fills a ``{}`` in
+    the new one.
+    """
     groups = [group.split(",") for group in re.findall(r"\{([^}]*)\}", old)]
     form = re.sub(r"\{[^}]*\}", "{}", old)
-    return [Row(form.format(*words), _mover(tuple(new.format(*words).split(".")), convert)) for words in itertools.product(*groups)]
+    return [
+        Row(form.format(*words), _mover(tuple(new.format(*words).split(".")), convert))
+        for words in itertools.product(*groups)
+    ]
 
 
 def keep(old: str) -> Row:
@@ -127,7 +137,9 @@ def keep(old: str) -> Row:
 
 
 def refuse(old: str, why: str, *, unless: Any = None) -> Row:
-    """A key that cannot be honoured, except where it asks for nothing, or with ``unless`` for what is done anyway."""
+    """A key that cannot be honoured, except where it asks for nothing, or with ``unless`` for what is done
+    anyway.
+    """
 
     def act(done: Translation, value: Any, where: Where) -> None:
         if value not in (None, {}, [], unless):
@@ -136,8 +148,12 @@ def refuse(old: str, why: str, *, unless: Any = None) -> Row:
     return Row(old, act)
 
 
-def translate(dialect: Dialect, data: Mapping[str, Any], note: Callable[[Where], str] = lambda where: "") -> Translation:
-    """The document in the schema's terms, with all problems that the translation met; ``note`` says more about unknown keys."""
+def translate(
+    dialect: Dialect, data: Mapping[str, Any], note: Callable[[Where], str] = lambda where: ""
+) -> Translation:
+    """The document in the schema's terms, with all problems that the translation met; ``note`` says more
+    about unknown keys.
+    """
     tree = _tree(dialect.rows)
     done = Translation(_keys(tree), note)
     _walk(done, tree, data, (), "")
@@ -182,7 +198,8 @@ def _keys(branch: _Branch) -> Keys:
 
 def _walk(done: Translation, branch: _Branch, value: Any, where: Where, old: str) -> None:
     done.visited.add(old)
-    # A key with a row of its own and keys below it may be written short (strategy: basic) or in full (strategy: {name: basic}).
+    # A key with a row of its own and keys below it may be written short (strategy: basic) or in full
+    # (strategy: {name: basic}).
     short = branch.row is not None and (not branch.below or isinstance(value, str | int | float))
     if branch.row is not None and short:
         branch.row.act(done, value, where)

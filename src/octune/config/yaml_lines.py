@@ -4,8 +4,9 @@
     document.data                          {"tuning": {"timeout": 60}}
     document.line(("tuning", "timeout"))   2
 
-Only plain data can come out: no tag ever makes an object. Differences from PyYAML's own loader: a key twice in one mapping is a
-problem, keys are always text (an op may be called 0), 1e-3 is a number, and 1:30 and 2021-01-01 are text.
+Only plain data can come out: no tag ever makes an object. Differences from PyYAML's own loader: a key twice
+in one mapping is a problem, keys are always text (an op may be called 0), 1e-3 is a number, and 1:30 and
+2021-01-01 are text.
 """
 
 from __future__ import annotations
@@ -78,13 +79,23 @@ def _set_resolvers(target: Any, drop: tuple[str, ...] = ()) -> None:
 
 _set_resolvers(_Loader, drop=("int", "float", "timestamp", "value"))
 _set_resolvers(_Dumper)
-# PyYAML loses rare line breaks (U+0085, U+2028) in other quotes. Lists stand on one line, mappings do not, as people write them.
-_Dumper.add_representer(str, lambda dumper, text: dumper.represent_scalar(TAG + "str", text, style=None if text.isprintable() else '"'))
-_Dumper.add_representer(list, lambda dumper, data: dumper.represent_sequence(TAG + "seq", data, flow_style=True))
+# PyYAML loses rare line breaks (U+0085, U+2028) in other quotes. Lists stand on one line, mappings do not, as
+# people write them.
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar(
+        TAG + "str", text, style=None if text.isprintable() else '"'
+    ),
+)
+_Dumper.add_representer(
+    list, lambda dumper, data: dumper.represent_sequence(TAG + "seq", data, flow_style=True)
+)
 
 
 def read(text: str) -> Document:
-    """The data of a YAML text with its lines. Raises ``NotYamlError`` where the text cannot be parsed at all."""
+    """The data of a YAML text with its lines. Raises ``NotYamlError`` where the text cannot be parsed at
+    all.
+    """
     try:
         node = yaml.compose(text, Loader=_Loader)
         if node is None:
@@ -99,7 +110,10 @@ def read(text: str) -> Document:
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise NotYamlError(
-            Problem(f"this is not valid YAML: the character {chr(int(error.character))!r} is not allowed.", line=line)
+            Problem(
+                f"this is not valid YAML: the character {chr(int(error.character))!r} is not allowed.",
+                line=line,
+            )
         ) from None
     except RecursionError:
         raise NotYamlError(Problem("this is nested too deeply to be a configuration.")) from None
@@ -108,7 +122,9 @@ def read(text: str) -> Document:
 
 def dump(data: Mapping[str, Any]) -> str:
     """YAML that ``read`` turns into the same data."""
-    written: str = yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=120)
+    written: str = yaml.dump(
+        dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=120
+    )
     return written
 
 
@@ -126,11 +142,17 @@ class _Reader:
         self.lines.setdefault(where, line)
         self.seen += 1
         if self.seen > MOST_VALUES:
-            raise NotYamlError(Problem(f"this holds more than {MOST_VALUES:,} values, too many for a configuration.", line=line))
+            raise NotYamlError(
+                Problem(
+                    f"this holds more than {MOST_VALUES:,} values, too many for a configuration.", line=line
+                )
+            )
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, where)
         if id(node) in self.open:
-            raise NotYamlError(Problem(f"{show(where)} contains itself (an alias inside its own anchor).", line=line))
+            raise NotYamlError(
+                Problem(f"{show(where)} contains itself (an alias inside its own anchor).", line=line)
+            )
         self.open.add(id(node))
         try:
             if isinstance(node, yaml.MappingNode):
@@ -147,26 +169,46 @@ class _Reader:
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                self._problem(where, line, f"{show(where)} has a key that is a list or a mapping; a key must be text.".lstrip())
+                self._problem(
+                    where,
+                    line,
+                    f"{show(where)} has a key that is a list or a mapping; a key must be text.".lstrip(),
+                )
                 continue
             if key_node.tag == TAG + "merge":
                 for source in value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]:
-                    extra = self.value(source, (*where, "<<")) if isinstance(source, yaml.MappingNode) else None
+                    extra = (
+                        self.value(source, (*where, "<<")) if isinstance(source, yaml.MappingNode) else None
+                    )
                     if extra is None:
-                        self._problem(where, line, f"{show(where)} merges (<<) something that is not a mapping.".lstrip())
+                        self._problem(
+                            where,
+                            line,
+                            f"{show(where)} merges (<<) something that is not a mapping.".lstrip(),
+                        )
                     merged = {**(extra or {}), **merged}
                 continue
             key = key_node.value
             below = (*where, key)
             if key in found:
-                self._problem(below, line, f"{show(below)} is given twice; the first is on line {self.lines[below]}. Keep one.")
+                self._problem(
+                    below,
+                    line,
+                    f"{show(below)} is given twice; the first is on line {self.lines[below]}. Keep one.",
+                )
                 continue
             self.lines[below] = line
             found[key] = self.value(value_node, below)
         return {**merged, **found}
 
     def _scalar(self, node: yaml.ScalarNode, where: Where) -> Any:
-        kinds: dict[str, Callable[[str], Any]] = {"null": _null, "bool": _switch, "int": _int, "float": _float, "str": str}
+        kinds: dict[str, Callable[[str], Any]] = {
+            "null": _null,
+            "bool": _switch,
+            "int": _int,
+            "float": _float,
+            "str": str,
+        }
         make = kinds.get(node.tag.removeprefix(TAG))
         if make is None:
             self._tag_problem(node, where)
@@ -186,7 +228,10 @@ class _Reader:
             self._tag_problem(node, where)
 
     def _tag_problem(self, node: yaml.Node, where: Where) -> None:
-        text = f"{show(where)} has the tag {_short(node.tag)}, which is not allowed. Write plain text, numbers, lists or mappings."
+        text = (
+            f"{show(where)} has the tag {_short(node.tag)}, which is not allowed. Write plain text, "
+            "numbers, lists or mappings."
+        )
         self._problem(where, node.start_mark.line + 1, text.lstrip())
 
     def _problem(self, where: Where, line: int, text: str) -> None:

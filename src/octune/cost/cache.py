@@ -1,10 +1,12 @@
-"""Timings of ops kept from run to run: the same op on the same machine, threads and versions is not timed again.
+"""Timings of ops kept from run to run: the same op on the same machine, threads and versions is not timed
+again.
 
     cache = CostCache.of(backend)
     cache.get(key), cache.add(times)
 
-A second run then also decides on the very numbers of the first. One small JSON file for each machine and set of versions, in
-``$OCTUNE_CACHE`` (``~/.cache/octune``); ``OCTUNE_COST_CACHE=off`` does without. A file that cannot be read or written is as good as none.
+A second run then also decides on the very numbers of the first. One small JSON file for each machine and set
+of versions, in ``$OCTUNE_CACHE`` (``~/.cache/octune``); ``OCTUNE_COST_CACHE=off`` does without. A file that
+cannot be read or written is as good as none.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ class CostCache:
         if os.environ.get("OCTUNE_COST_CACHE", "").lower() in ("off", "0", "false", "no"):
             return cls(None, conditions)
         digest = hashlib.sha256(json.dumps(conditions, sort_keys=True, default=str).encode()).hexdigest()[:16]
-        return cls(cache_folder() / "costs" / f"{digest}.json", json.loads(json.dumps(conditions, default=str)))
+        return cls(
+            cache_folder() / "costs" / f"{digest}.json", json.loads(json.dumps(conditions, default=str))
+        )
 
     def get(self, key: tuple[Any, ...]) -> float | None:
         """What was measured for this key, if that is not too long ago."""
@@ -53,11 +57,16 @@ class CostCache:
         return found[0] if found is not None and time.time() < found[1] else None
 
     def add(self, times: Mapping[tuple[Any, ...], float], hours: float = HOURS) -> None:
-        """Keep timings for this many hours; another process that writes at the same time loses nothing but its own."""
+        """Keep timings for this many hours; another process that writes at the same time loses nothing but
+        its own.
+        """
         if self._path is None or not times:
             return
         until = int(time.time() + 3600 * hours)
-        self._known = {**_read(self._path, self._conditions), **{_name(key): (ms, until) for key, ms in times.items()}}
+        self._known = {
+            **_read(self._path, self._conditions),
+            **{_name(key): (ms, until) for key, ms in times.items()},
+        }
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             temporary = self._path.with_suffix(f".{os.getpid()}.tmp")

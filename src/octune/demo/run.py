@@ -24,6 +24,12 @@ def run_demo(console: Console) -> Result:
     config = Config.build(model={"path": "octune.demo.model:build", "framework": "pytorch"})
     listener = LiveProgress(console)
     try:
-        return tune(calibration=calibration, evaluation=evaluation, metric="accuracy", config=config, listener=listener)
+        return tune(
+            calibration=calibration,
+            evaluation=evaluation,
+            metric="accuracy",
+            config=config,
+            listener=listener,
+        )
     finally:
         listener.close()

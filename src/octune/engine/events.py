@@ -1,4 +1,6 @@
-"""What a run says while it works. The terminal listens with a live table, a program with logging, a test with a list."""
+"""What a run says while it works. The terminal listens with a live table, a program with logging, a test with
+a list.
+"""
 
 from __future__ import annotations
 

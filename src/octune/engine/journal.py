@@ -1,7 +1,9 @@
-"""An append-only journal: every line is one thing that was learned, written and synced before the next begins.
+"""An append-only journal: every line is one thing that was learned, written and synced before the next
+begins.
 
     with Journal.open(path, header={...}, resume=True) as journal:
-        journal.once("trial", {"digest": plan.digest}, lambda: run(plan))       # runs it, or has the answer already
+        journal.once("trial", {"digest": plan.digest}, lambda: run(plan))       # runs it, or has the answer
+                                                                                already
         journal.records("trial")
 
 Killed in the middle of a line, the run loses that line and nothing else. Results are found again by what they
@@ -52,15 +54,21 @@ class Journal:
             journal._lock = (folder / "lock").open("ab")
             fcntl.flock(journal._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise WorkspaceError(f"Another run is using the workspace {folder}. Wait for it, or choose another workspace.path.") from error
+            raise WorkspaceError(
+                f"Another run is using the workspace {folder}. Wait for it, or choose another workspace.path."
+            ) from error
         except OSError as error:
-            raise WorkspaceError(f"The workspace {folder} cannot be used: {error}. Choose another workspace.path.") from error
+            raise WorkspaceError(
+                f"The workspace {folder} cannot be used: {error}. Choose another workspace.path."
+            ) from error
         try:
             journal._begin(folder, header, resume)
         except BaseException as error:
             journal.close()  # or the workspace would stay locked for as long as somebody holds the exception
             if isinstance(error, OSError):
-                raise WorkspaceError(f"The workspace {folder} cannot be used: {error}. Choose another workspace.path.") from error
+                raise WorkspaceError(
+                    f"The workspace {folder} cannot be used: {error}. Choose another workspace.path."
+                ) from error
             raise
         return journal
 
@@ -78,7 +86,10 @@ class Journal:
         start = journal.last("start")
         if start is None or start.get("version") != VERSION:
             found = None if start is None else start.get("version")
-            raise WorkspaceError(f"{path} has version {found}, this Octune reads {VERSION}. Look at it with the Octune that wrote it.")
+            raise WorkspaceError(
+                f"{path} has version {found}, this Octune reads {VERSION}. Look at it with the Octune that "
+                "wrote it."
+            )
         return journal
 
     def _begin(self, folder: Path, header: Mapping[str, Any], resume: bool) -> None:
@@ -114,7 +125,8 @@ class Journal:
                 except (ValueError, KeyError, AttributeError, TypeError) as error:
                     if file.read(1):
                         raise WorkspaceError(
-                            f"{path}, line {number} is damaged ({error}). Delete the lines from there on to resume."
+                            f"{path}, line {number} is damaged ({error}). Delete the lines from there on to "
+                            "resume."
                         ) from error
                     log.warning("the last line of %s was cut short by a crash: that trial is run again", path)
                     break
@@ -122,7 +134,9 @@ class Journal:
         return kept
 
     def append(self, event: str, data: Mapping[str, Any]) -> None:
-        """Add a record and sync it. A full disk does not stop the run: it is said once, and kept in memory."""
+        """Add a record and sync it. A full disk does not stop the run: it is said once, and kept in
+        memory.
+        """
         self._records.append((event, dict(data)))
         if self._file is None or self.broken is not None:
             return
@@ -131,11 +145,15 @@ class Journal:
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:
-            self.broken = f"the journal in {self.folder} could not be written ({error}): this run goes on, but cannot be resumed"
+            self.broken = (
+                f"the journal in {self.folder} could not be written ({error}): this run goes on, "
+                "but cannot be resumed"
+            )
             log.error("%s", self.broken)
 
     def once(self, event: str, key: Mapping[str, Any], compute: Callable[[], Any]) -> Any:
-        """The answer to a question, which is asked only if no record has it: that is all there is to resuming.
+        """The answer to a question, which is asked only if no record has it: that is all there is to
+        resuming.
 
         Question and answer are plain data. An answer of None is that there was none, and is not kept.
         """
@@ -169,7 +187,9 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -187,5 +207,6 @@ def _same_run(found: Mapping[str, Any], header: Mapping[str, Any], folder: Path)
         if found.get(key) != value:
             raise WorkspaceError(
                 f"The journal in {folder} belongs to another run: its {key} differs "
-                f"(there {found.get(key)!r:.80}, here {value!r:.80}). Choose another workspace.path, or set workspace.resume to false."
+                f"(there {found.get(key)!r:.80}, here {value!r:.80}). Choose another workspace.path, or set "
+                "workspace.resume to false."
             )

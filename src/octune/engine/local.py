@@ -1,7 +1,7 @@
 """Runs the stages of a tuning run in this process, and remembers every answer in the journal.
 
-Each method is one stage of :func:`octune.tune`. A stage whose answer is already in the journal is not run again: that
-is all there is to resuming.
+Each method is one stage of :func:`octune.tune`. A stage whose answer is already in the journal is not run
+again: that is all there is to resuming.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from octune.engine.stopwatch import Speed, Stopwatch
 from octune.errors import ConfigError, DataError, EvaluationError, OctuneError, WorkspaceError, summary
 from octune.evaluation.evaluator import Evaluator
 from octune.evaluation.referee import Standard
+from octune.harm import WORST, PlanProbe
 from octune.plan import Op, Plan, Scheme
 from octune.result import Trial
 from octune.score import Score
-from octune.harm import WORST, PlanProbe
 
 __all__ = ["Study"]
 
@@ -61,7 +61,7 @@ class Study:
     def __post_init__(self) -> None:
         self.clock = Clock(self.listener)
 
-    # -- stages ---------------------------------------------------------------------------------------------------
+    # -- stages ----------------------------------------------------------------------------------------------
 
     def baseline(self) -> Trial:
         """Score and time fp32. What fails here fails the run: there is nothing to compare with."""
@@ -71,10 +71,13 @@ class Study:
         if known and self.stopwatch.example is None:
             self._captured_example()
         if trial.score is None:
-            raise EvaluationError("The journal holds a baseline without a score. Start again with workspace.resume: false.")
+            raise EvaluationError(
+                "The journal holds a baseline without a score. Start again with workspace.resume: false."
+            )
         if self.criterion.confidence is not None and trial.score.items is None:
             raise ConfigError(
-                f"criterion.confidence is {self.criterion.confidence:g}, which needs one score per item, and {self.evaluator.name!r} gives "
+                f"criterion.confidence is {self.criterion.confidence:g}, which needs one score per item, and "
+                f"{self.evaluator.name!r} gives "
                 "a single number. Return one number per item, or leave the confidence out."
             )
         # Of fp32 against itself the drop is known: it is 0, however few items there are.
@@ -92,7 +95,9 @@ class Study:
             try:
                 score = self.evaluator(model)
             except EvaluationError as error:
-                raise type(error)(f"The fp32 model could not be scored, so there is nothing to compare with. {error}") from error
+                raise type(error)(
+                    f"The fp32 model could not be scored, so there is nothing to compare with. {error}"
+                ) from error
         if self.stopwatch.example is None:
             self.stopwatch.example = next(iter(seen), None)
         latency = self._fp32_latency()
@@ -115,7 +120,10 @@ class Study:
         except OctuneError:
             raise
         except Exception as error:
-            raise DataError(f"The model cannot be run on the first batch of the data: {type(error).__name__}: {summary(error)}") from error
+            raise DataError(
+                f"The model cannot be run on the first batch of the data: {type(error).__name__}: "
+                f"{summary(error)}"
+            ) from error
 
     def _captured_example(self) -> None:
         """A resumed run with a black-box evaluation and no data: look at one call to learn the inputs."""
@@ -128,7 +136,9 @@ class Study:
         self.stopwatch.example = next(iter(seen), None)
 
     def certify(self, trial: Trial) -> Verdict | None:
-        """The final word on a trial, from data that the search never saw. None when it could not be scored there."""
+        """The final word on a trial, from data that the search never saw. None when it could not be scored
+        there.
+        """
         if self.certifier is None:
             return None
         self.clock.enter("certify", "scoring the winner on data that the search never saw")
@@ -149,7 +159,8 @@ class Study:
 
         def scored() -> dict[str, Any]:
             if certifier.order is None and isinstance(self.evaluator.order, int):
-                certifier.order = self.evaluator.order  # how many items a function scores: it need not be run in full to learn that again
+                # how many items a function scores: it need not be run in full to learn that again
+                certifier.order = self.evaluator.order
             score = certifier(make())
             return {"order": certifier.order, "score": score.to_json()}
 
@@ -165,7 +176,9 @@ class Study:
             self.backend.prepare(inputs)
 
     def calibrate(self, batches: Batches | None, samples: int, path: Path | None) -> Ranges:
-        """One streaming pass over about ``samples`` samples; constant memory, whatever their number. Without data: no ranges."""
+        """One streaming pass over about ``samples`` samples; constant memory, whatever their number. Without
+        data: no ranges.
+        """
         ranges = self._observe(batches, samples, path) if batches is not None else Ranges()
         self.ranges[ranges.samples] = ranges
         return ranges
@@ -203,7 +216,9 @@ class Study:
         inputs = self._few(batches, LOOK_SAMPLES)
         return PlanProbe(self.backend, ranges, inputs, self.journal) if inputs else None
 
-    def harm(self, ops: Sequence[Op], ranges: Ranges, batches: Batches | None) -> dict[tuple[str, Scheme], float]:
+    def harm(
+        self, ops: Sequence[Op], ranges: Ranges, batches: Batches | None
+    ) -> dict[tuple[str, Scheme], float]:
         """Label-free harm of every op in every scheme, on a few calibration batches."""
         candidates = {op.name: [s for s in op.schemes if s.dtype != "fp32"] for op in ops}
 
@@ -211,8 +226,11 @@ class Study:
             self.clock.enter("harm", f"probing {sum(map(len, candidates.values()))} choices without labels")
             inputs = self._few(batches, PROBE_SAMPLES)
             values = self.backend.harm(candidates, ranges, inputs) if inputs else {}
-            # An output that is infinite or NaN is as bad as it gets; neither can be ranked, nor kept in a journal.
-            return _flatten({key: min(value, WORST) if math.isfinite(value) else WORST for key, value in values.items()})
+            # An output that is infinite or NaN is as bad as it gets; neither can be ranked, nor kept in a
+            # journal.
+            return _flatten(
+                {key: min(value, WORST) if math.isfinite(value) else WORST for key, value in values.items()}
+            )
 
         return _restore(self.journal.once("harm", {"samples": ranges.samples}, probed))
 
@@ -227,7 +245,7 @@ class Study:
         self.stopwatch.costs = costs
         return costs
 
-    # -- trials ---------------------------------------------------------------------------------------------------
+    # -- trials ----------------------------------------------------------------------------------------------
 
     def trial(self, plan: Plan, reason: str, ranges: Ranges) -> Trial | None:
         """Apply a plan, score it, time it in turns with fp32. None when the user broke it off."""
@@ -236,12 +254,16 @@ class Study:
         def tried() -> dict[str, Any] | None:
             self.clock.enter("trial", reason)
             trial = Trial(plan, reason=reason, samples=ranges.samples)
-            return self._attempt(trial, lambda: self.backend.apply(plan, ranges), lambda model: self._eager_speed(model, plan))
+            return self._attempt(
+                trial, lambda: self.backend.apply(plan, ranges), lambda model: self._eager_speed(model, plan)
+            )
 
         return self._add(self.journal.once("trial", _key("eager", plan, ranges), tried))
 
     def finalists(self, winner: Trial, ranges: Ranges) -> None:
-        """Make the slower-to-make forms of a winning plan; one that is clearly faster is scored before it may win."""
+        """Make the slower-to-make forms of a winning plan; one that is clearly faster is scored before it may
+        win.
+        """
         if self.stopwatch.example is None:
             return
         self.clock.enter("finalists", "compiling the winner")
@@ -266,7 +288,10 @@ class Study:
             return
         speed = Speedup(**answer["speed"])
         if not speed.beats(rival):
-            self.listener.note(f"the {form} form is not clearly faster than eager int8 ({speed}, eager {rival}), so it is not used")
+            self.listener.note(
+                f"the {form} form is not clearly faster than eager int8 ({speed}, eager {rival}), so it is "
+                "not used"
+            )
             return
 
         def tried() -> dict[str, Any] | None:
@@ -278,7 +303,9 @@ class Study:
         if trial is not None and trial.score is not None:  # slow to make again, so it is kept
             self.models[trial.key] = self.backend.refreshed(model)
 
-    def _attempt(self, trial: Trial, make: Callable[[], Any], speed: Callable[[Any], Speed]) -> dict[str, Any] | None:
+    def _attempt(
+        self, trial: Trial, make: Callable[[], Any], speed: Callable[[Any], Speed]
+    ) -> dict[str, Any] | None:
         """A trial with what came of it, as plain data; None when the user broke it off."""
         begun = time.perf_counter()
         try:
@@ -296,7 +323,9 @@ class Study:
         return replace(trial, seconds=time.perf_counter() - begun).to_json()
 
     def model(self, trial: Trial) -> Any:
-        """The model of a trial. An eager one is made anew from its plan, so it is as it was before any evaluation code saw it."""
+        """The model of a trial. An eager one is made anew from its plan, so it is as it was before any
+        evaluation code saw it.
+        """
         if trial.form == "fp32":
             return self.backend.fp32_model()
         kept = self.models.get(trial.key)
@@ -323,7 +352,10 @@ class Study:
         most = self.stopwatch.most(plan)
         measured = self._speed(model, most=most)
         if measured[0] is not None and measured[0].ratio > most:
-            self.listener.note(f"a speed-up of {measured[0]} is doubtful: by what its ops take alone, it is no more than {most:.2f}x")
+            self.listener.note(
+                f"a speed-up of {measured[0]} is doubtful: by what its ops take alone, it is no more than "
+                f"{most:.2f}x"
+            )
         return measured
 
     def _speed(self, model: Any, rival: Speedup = FP32, most: float = math.inf) -> Speed:

@@ -27,9 +27,17 @@ Speed = tuple[Speedup, float] | tuple[None, None]  # how many times faster than 
 class Stopwatch:
     """Times models of one backend on one example."""
 
-    def __init__(self, backend: Backend, timing: Timing, stop: Stop, example: Any = None, patience: Patience | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        timing: Timing,
+        stop: Stop,
+        example: Any = None,
+        patience: Patience | None = None,
+    ) -> None:
         self.example = example
-        self.costs: Mapping[tuple[str, Scheme], float] = {}  # milliseconds of every op in every scheme by itself, once they are known
+        # milliseconds of every op in every scheme by itself, once they are known
+        self.costs: Mapping[tuple[str, Scheme], float] = {}
         self.busiest = 0.0  # the largest share of the CPU that other processes had while a speed was measured
         self._backend, self._timing, self._stop = backend, timing, stop
         self._patience = patience or Patience()
@@ -52,12 +60,16 @@ class Stopwatch:
             self._patience.seconds = min(self._patience.seconds, self._stop.left)
         warm = "_fp32" in self.__dict__
         calls = self._call(self._fp32), self._call(model)
-        speed, latency = compare(*calls, self._timing, rival=rival, ceiling=ceiling, patience=self._patience, warm=warm)
+        speed, latency = compare(
+            *calls, self._timing, rival=rival, ceiling=ceiling, patience=self._patience, warm=warm
+        )
         self.busiest = max(self.busiest, speed.load)
         return speed, latency.median_ms
 
     def most(self, plan: Plan) -> float:
-        """How many times faster than fp32 a plan can be at most where it runs op by op: it cannot gain more than its ops do alone."""
+        """How many times faster than fp32 a plan can be at most where it runs op by op: it cannot gain more
+        than its ops do alone.
+        """
         return ceiling(plan, self.costs)
 
     def _call(self, model: Any) -> Callable[[], object]:

@@ -4,9 +4,10 @@
     rows = metric.predictions(outputs)      # what one model says, one entry per item
     metric.score(rows, rows_of_fp32)        # 1.0 when both say the same
 
-An item scores 1 when both models choose the same class (``top1``), the cosine between the two vectors (``cosine``), or for single
-numbers one less the distance, in standard deviations of what fp32 says (``value``). Which of them fits is told by the names
-of the outputs, then by their shapes; a name given as ``kind`` decides it. All outputs must agree: the worst one counts.
+An item scores 1 when both models choose the same class (``top1``), the cosine between the two vectors
+(``cosine``), or for single numbers one less the distance, in standard deviations of what fp32 says
+(``value``). Which of them fits is told by the names of the outputs, then by their shapes; a name given as
+``kind`` decides it. All outputs must agree: the worst one counts.
 """
 
 from __future__ import annotations
@@ -56,23 +57,41 @@ class Agreement(Metric):
     def __init__(self, kind: str | None = None) -> None:
         wanted = next((known for known in KINDS if known == kind), None)
         if wanted is None and kind is not None:
-            raise ConfigError(f"The 'kind' option of the metric agreement must be one of {', '.join(KINDS)}. Got {kind!r} instead.")
+            raise ConfigError(
+                f"The 'kind' option of the metric agreement must be one of {', '.join(KINDS)}. Got {kind!r} "
+                "instead."
+            )
         self._wanted = wanted
         self._kinds: dict[str, Kind] = {}
 
     def predictions(self, outputs: Outputs) -> Sequence[Any]:
-        """One tuple per item with what every output says: a class (or one per position), a vector, or a number."""
+        """One tuple per item with what every output says: a class (or one per position), a vector, or a
+        number.
+        """
         columns = []
-        rows = {len(array) for array in outputs.values() if np.ndim(array) >= 1 and np.issubdtype(array.dtype, np.floating)}
+        rows = {
+            len(array)
+            for array in outputs.values()
+            if np.ndim(array) >= 1 and np.issubdtype(array.dtype, np.floating)
+        }
         for name, array in outputs.items():
-            if name == "loss" or np.ndim(array) == 0 or not np.issubdtype(array.dtype, np.floating) or len(array) != max(rows):
+            if (
+                name == "loss"
+                or np.ndim(array) == 0
+                or not np.issubdtype(array.dtype, np.floating)
+                or len(array) != max(rows)
+            ):
                 continue
-            # The first batch decides: a width that changes from batch to batch (token positions) must not change what is compared.
+            # The first batch decides: a width that changes from batch to batch (token positions) must not
+            # change what is compared.
             kind = self._kinds.setdefault(name, self._wanted or kind_of(name, array))
             columns.append([_said(kind, row) for row in array])
         if not columns:
             shapes = {name: np.shape(array) for name, array in outputs.items()}
-            raise EvaluationError(f"agreement finds no outputs to compare: expected float arrays with one row per item, got {shapes}.")
+            raise EvaluationError(
+                "agreement finds no outputs to compare: expected float arrays with one row per item, got "
+                f"{shapes}."
+            )
         return list(zip(*columns, strict=True))
 
     @property
@@ -92,11 +111,15 @@ class Agreement(Metric):
             columns.append(_compared(kind, got, wanted))
         items = np.min(columns, axis=0)
         classes = all(kind == "top1" for kind in kinds)
-        return Score.from_items(items, hits=items if classes else None, limits=(0.0, 1.0) if classes else None)
+        return Score.from_items(
+            items, hits=items if classes else None, limits=(0.0, 1.0) if classes else None
+        )
 
 
 class AgreementEvaluator(MetricEvaluator):
-    """Scores a model by what fp32 says of the same inputs; labels that the data may hold are not looked at."""
+    """Scores a model by what fp32 says of the same inputs; labels that the data may hold are not looked
+    at.
+    """
 
     _said: dict[int, list[Any]] | None = None
     _fp32: Any = None
@@ -111,7 +134,8 @@ class AgreementEvaluator(MetricEvaluator):
         wanted = self._said.get(number)
         if wanted is None:
             wanted = list(self._metric.predictions(self._backend.run(self._fp32, inputs)))
-        # Only data that can be picked by number is the same under that number each time; a loader may shuffle.
+        # Only data that can be picked by number is the same under that number each time; a loader may
+        # shuffle.
         if self._batches.pick is not None:
             self._said[number] = wanted
         return found, wanted
@@ -122,7 +146,8 @@ def _said(kind: Kind, row: Array) -> Any:
     if kind == "top1":
         return np.argmax(row, axis=-1)
     if kind == "cosine":
-        # Hidden states of many tokens, as their mean: that is how they are used, and it does not grow with the text.
+        # Hidden states of many tokens, as their mean: that is how they are used, and it does not grow with
+        # the text.
         return np.asarray(row, dtype=np.float32).reshape(-1, row.shape[-1]).mean(axis=0)
     return np.asarray(row, dtype=np.float32).reshape(-1).mean()
 

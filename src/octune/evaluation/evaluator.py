@@ -1,8 +1,8 @@
 """Who scores a model: a metric over evaluation data. (For a function of the user's own, see ``function``.)
 
-evaluator = MetricEvaluator(backend, batches, get_metric("accuracy"))
-evaluator(model)                                  # -> Score, over all data
-evaluator(model, Standard(baseline, criterion))   # -> Score, maybe a partial one: stopped as soon as it fails for certain
+evaluator = MetricEvaluator(backend, batches, get_metric("accuracy")) evaluator(model)
+# -> Score, over all data evaluator(model, Standard(baseline, criterion))   # -> Score, maybe a partial one:
+stopped as soon as it fails for certain
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Evaluator(ABC):
     higher_is_better: bool = True
     name: str = "score"
     notes: Sequence[str] = ()  # what the user should know of how it scores
-    order: Any = None  # what is known of the items' order, as plain data: items pair only with items in the same order
+    # what is known of the items' order, as plain data: items pair only with items in the same order
+    order: Any = None
 
     def __init__(self, trial_timeout: float = 0) -> None:
         self._limit = trial_timeout
@@ -69,10 +70,12 @@ class _Walk:
 
 
 class MetricEvaluator(Evaluator):
-    """A metric over batches of ``(inputs, label)``; over the first ``samples`` items, in whole batches, if that is given.
+    """A metric over batches of ``(inputs, label)``; over the first ``samples`` items, in whole batches, if
+    that is given.
 
-    The baseline is scored in the data's own order. Candidates are scored in blocks that are a random sample of the data
-    (``seed``), where it can be picked from or comes in random order; a complete score is the same either way.
+    The baseline is scored in the data's own order. Candidates are scored in blocks that are a random sample
+    of the data (``seed``), where it can be picked from or comes in random order; a complete score is the same
+    either way.
     """
 
     def __init__(
@@ -85,7 +88,13 @@ class MetricEvaluator(Evaluator):
         seed: int = SEED,
     ) -> None:
         super().__init__(trial_timeout)
-        self._backend, self._batches, self._metric, self._samples, self._seed = backend, batches, metric, samples, seed
+        self._backend, self._batches, self._metric, self._samples, self._seed = (
+            backend,
+            batches,
+            metric,
+            samples,
+            seed,
+        )
         self.higher_is_better, self.name = metric.higher_is_better, metric.name
 
     def _evaluate(self, model: Any) -> Score:
@@ -102,7 +111,12 @@ class MetricEvaluator(Evaluator):
         score = tally.score()
         if self.order is None:
             self.order = [list(pair) for pair in zip(tally.counts(), digests, strict=True)]
-            if self._metric.items is None and score.limits is None and tally.proves_own_items(score) and _within_unit(score):
+            if (
+                self._metric.items is None
+                and score.limits is None
+                and tally.proves_own_items(score)
+                and _within_unit(score)
+            ):
                 score = replace(score, limits=(0.0, 1.0))
         elif digests != [digest for _, digest in self.order]:
             # The data came in another order (a shuffling loader): items cannot be paired with the baseline's.
@@ -111,12 +125,18 @@ class MetricEvaluator(Evaluator):
 
     def _sequential(self, model: Any, standard: Standard) -> Score:
         walk = self._walk(standard.baseline)
-        referee = Referee(standard, walk.order, walk.sizes, shuffled=walk.shuffled) if walk is not None else None
+        referee = (
+            Referee(standard, walk.order, walk.sizes, shuffled=walk.shuffled) if walk is not None else None
+        )
         if walk is None or referee is None or not referee.possible:
             return self._evaluate(model)
         total, seen = walk.order.size, 0
         starts = np.cumsum([0, *(count for count, _ in self.order)])
-        tally, found, done = Tally(self._metric, by_item=referee.exact), np.full(total, np.nan), np.zeros(total, dtype=bool)
+        tally, found, done = (
+            Tally(self._metric, by_item=referee.exact),
+            np.full(total, np.nan),
+            np.zeros(total, dtype=bool),
+        )
         for stage, batches in zip(walk.stages, self._staged(walk), strict=False):
             for number, batch in zip(stage, batches, strict=True):
                 predictions, labels = self._answers(model, number, batch)
@@ -137,7 +157,9 @@ class MetricEvaluator(Evaluator):
         return tally.score()
 
     def _walk(self, baseline: Score) -> _Walk | None:
-        """How to go through the data so that a part of it speaks for all; None where it must be scored in full."""
+        """How to go through the data so that a part of it speaks for all; None where it must be scored in
+        full.
+        """
         known = self.order is not None and all(count for count, _ in self.order)
         if not known or baseline.items is None or (self._metric.items is None and baseline.limits is None):
             return None
@@ -150,14 +172,24 @@ class MetricEvaluator(Evaluator):
         blocks = self._batches.blocks
         if blocks is not None and len(blocks) > 1:
             firsts = np.cumsum([0, *blocks])
-            stages = [[number for number in range(*pair) if number < counts.size] for pair in pairwise(firsts)]
+            stages = [
+                [number for number in range(*pair) if number < counts.size] for pair in pairwise(firsts)
+            ]
             stages = [stage for stage in stages if stage]
-            # In a block the rows are sorted by length: mixed again, their order is as random as which block they fell into.
-            order = np.concatenate([random.permutation(np.concatenate([items[number] for number in stage])) for stage in stages])
+            # In a block the rows are sorted by length: mixed again, their order is as random as which block
+            # they fell into.
+            order = np.concatenate(
+                [random.permutation(np.concatenate([items[number] for number in stage])) for stage in stages]
+            )
             return _Walk(stages, order, np.ones(order.size, dtype=np.int64), shuffled=True)
         shuffled = self._batches.pick is not None
         numbers = random.permutation(counts.size) if shuffled else np.arange(counts.size)
-        return _Walk([[int(n)] for n in numbers], np.concatenate([items[n] for n in numbers]), counts[numbers], shuffled)
+        return _Walk(
+            [[int(n)] for n in numbers],
+            np.concatenate([items[n] for n in numbers]),
+            counts[numbers],
+            shuffled,
+        )
 
     def _staged(self, walk: _Walk) -> Iterator[Iterator[Any]]:
         """The batches of each stage, picked by number where that is possible, else as they come."""
@@ -173,13 +205,17 @@ class MetricEvaluator(Evaluator):
         inputs, label = self._backend.split(batch)
         if label is None:
             raise DataError(
-                f"Batch {number} of the evaluation data has no label, so {self._metric.name!r} has nothing to compare with. "
+                f"Batch {number} of the evaluation data has no label, so {self._metric.name!r} has nothing "
+                "to compare with. "
                 "Expected (inputs, label), or a dict with 'labels'."
             )
         labels = _rows(label)
         found = list(self._metric.predictions(self._backend.run(model, inputs)))
         if len(labels) != len(found):
-            raise DataError(f"Batch {number} of the evaluation data has {len(labels)} labels, but the model gave {len(found)} predictions.")
+            raise DataError(
+                f"Batch {number} of the evaluation data has {len(labels)} labels, but the model gave "
+                f"{len(found)} predictions."
+            )
         return found, labels
 
 

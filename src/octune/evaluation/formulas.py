@@ -2,7 +2,8 @@
 
     f1(np.array([1, 0, 1]), np.array([1, 1, 1])).value
 
-Values are those of scikit-learn and SciPy. What is no mean over items is given the jackknife's pseudo-values: see ``metrics``.
+Values are those of scikit-learn and SciPy. What is no mean over items is given the jackknife's pseudo-values:
+see ``metrics``.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def accuracy(predicted: Array, truth: Array) -> Score:
 
 
 def f1(predicted: Array, truth: Array, average: str = "binary") -> Score:
-    """F1 of class 1, or of all classes together: right, predicted and true are counts per class, one row per item left out."""
+    """F1 of class 1, or of all classes together: right, predicted and true are counts per class, one row per
+    item left out.
+    """
 
     def from_counts(right: Floats, predicted: Floats, true: Floats) -> Floats:
         if average == "micro":
@@ -50,11 +53,19 @@ def f1(predicted: Array, truth: Array, average: str = "binary") -> Score:
     if average == "binary":
         others = np.setdiff1d(np.concatenate([predicted, truth]), [0, 1])
         if others.size:
-            raise EvaluationError(f"f1 needs the classes 0 and 1, but found {others[0]}. Set average to macro, micro, or weighted.")
+            raise EvaluationError(
+                f"f1 needs the classes 0 and 1, but found {others[0]}. Set average to macro, micro, or "
+                "weighted."
+            )
         if not (predicted.any() or truth.any()):
-            raise EvaluationError("f1 is undefined because neither the labels nor the predictions contain class 1.")
+            raise EvaluationError(
+                "f1 is undefined because neither the labels nor the predictions contain class 1."
+            )
     value = float(sklearn_metrics.f1_score(truth, predicted, average=average, zero_division=0.0))
-    left_out, span = _leave_one_out(predicted, truth, from_counts), _span(value, predicted, truth, from_counts)
+    left_out, span = (
+        _leave_one_out(predicted, truth, from_counts),
+        _span(value, predicted, truth, from_counts),
+    )
     return _jackknifed(value, left_out, hits=predicted == truth, span=span)
 
 
@@ -64,7 +75,9 @@ def acc_and_f1(predicted: Array, truth: Array) -> Score:
 
 
 def mcc(predicted: Array, truth: Array) -> Score:
-    """Matthews' correlation, also for more than two classes; 0 when labels or predictions are constant, as in scikit-learn."""
+    """Matthews' correlation, also for more than two classes; 0 when labels or predictions are constant, as in
+    scikit-learn.
+    """
 
     def from_counts(right: Floats, predicted: Floats, true: Floats) -> Floats:
         total = true.sum(axis=1)
@@ -75,7 +88,10 @@ def mcc(predicted: Array, truth: Array) -> Score:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # one class only: 0, as said above
         value = float(sklearn_metrics.matthews_corrcoef(truth, predicted))
-    left_out, span = _leave_one_out(predicted, truth, from_counts), _span(value, predicted, truth, from_counts)
+    left_out, span = (
+        _leave_one_out(predicted, truth, from_counts),
+        _span(value, predicted, truth, from_counts),
+    )
     return _jackknifed(value, left_out, hits=predicted == truth, span=span)
 
 
@@ -89,19 +105,25 @@ def mae(predicted: Floats, truth: Floats) -> Score:
 
 def rmse(predicted: Floats, truth: Floats) -> Score:
     squares = _per_item((predicted - truth) ** 2)
-    return _jackknifed(math.sqrt(squares.mean()), np.sqrt(np.maximum(squares.sum() - squares, 0.0) / max(squares.size - 1, 1)))
+    return _jackknifed(
+        math.sqrt(squares.mean()),
+        np.sqrt(np.maximum(squares.sum() - squares, 0.0) / max(squares.size - 1, 1)),
+    )
 
 
 def pearson(predicted: Floats, truth: Floats) -> Score:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", stats.NearConstantInputWarning)  # the score is low enough to speak for itself
+        # the score is low enough to speak for itself
+        warnings.simplefilter("ignore", stats.NearConstantInputWarning)
         value = float(stats.pearsonr(predicted, truth).statistic)
     return _jackknifed(value, _pearson_left_out(predicted, truth))
 
 
 def spearmanr(predicted: Floats, truth: Floats) -> Score:
-    """Spearman's rank correlation. Its items leave one out without ranking the rest anew, which saves n sorts: they
-    correlate at 0.99 with the exact ones, and the interval (400 items, value 0.87) is 4 % narrower than theirs."""
+    """Spearman's rank correlation. Its items leave one out without ranking the rest anew, which saves n
+    sorts: they correlate at 0.99 with the exact ones, and the interval (400 items, value 0.87) is 4 %
+    narrower than theirs.
+    """
     value = float(stats.spearmanr(predicted, truth).statistic)
     return _jackknifed(value, _pearson_left_out(stats.rankdata(predicted), stats.rankdata(truth)))
 
@@ -111,16 +133,24 @@ def corr(predicted: Floats, truth: Floats) -> Score:
     return _mean_of(pearson(predicted, truth), spearmanr(predicted, truth))
 
 
-def _jackknifed(value: float, left_out: Floats, hits: Array | None = None, span: float | None = None) -> Score:
-    """A score whose items are pseudo-values; an item without which the metric does not exist counts as the value itself."""
+def _jackknifed(
+    value: float, left_out: Floats, hits: Array | None = None, span: float | None = None
+) -> Score:
+    """A score whose items are pseudo-values; an item without which the metric does not exist counts as the
+    value itself.
+    """
     count = left_out.size
     usable = np.isfinite(left_out) & (count > 1)
-    return Score.from_items(np.where(usable, count * value - (count - 1) * left_out, value), value=value, hits=hits, span=span)
+    return Score.from_items(
+        np.where(usable, count * value - (count - 1) * left_out, value), value=value, hits=hits, span=span
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """Items as their (label, prediction) pairs, of which few are different, and what they count up to per class."""
+    """Items as their (label, prediction) pairs, of which few are different, and what they count up to per
+    class.
+    """
 
     true: Array  # of each pair that occurs
     guess: Array
@@ -135,7 +165,10 @@ class _Counts:
             flat = flat + 1  # binary F1 reads column 1, which must be class 1
         guess, true = flat[: predicted.size], flat[predicted.size :]
         pairs, member = np.unique(true * size + guess, return_inverse=True)
-        counted = (np.bincount(array, minlength=size).astype(np.float64) for array in (true[guess == true], guess, true))
+        counted = (
+            np.bincount(array, minlength=size).astype(np.float64)
+            for array in (true[guess == true], guess, true)
+        )
         right, guessed, trues = counted
         return cls(pairs // size, pairs % size, member, (right, guessed, trues))
 
@@ -159,14 +192,18 @@ class _Counts:
 
 
 def _leave_one_out(predicted: Array, truth: Array, from_counts: FromCounts) -> Floats:
-    """The metric without each item in turn: items of equal (label, prediction) share one result, so few need computing."""
+    """The metric without each item in turn: items of equal (label, prediction) share one result, so few need
+    computing.
+    """
     counts = _Counts.of(predicted, truth)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(from_counts(*counts.without_one())[counts.member], dtype=np.float64)
 
 
 def _span(value: float, predicted: Array, truth: Array, from_counts: FromCounts) -> float | None:
-    """How far one changed prediction can move the metric, times the number of items; None for too many classes to try."""
+    """How far one changed prediction can move the metric, times the number of items; None for too many
+    classes to try.
+    """
     counts = _Counts.of(predicted, truth)
     size = counts.totals[0].size
     if size > MANY_CLASSES:
@@ -181,8 +218,12 @@ def _pearson_left_out(x: Floats, y: Floats) -> Floats:
     """Pearson's correlation without each item in turn, from the sums over all of them."""
     x, y = x - x.mean(), y - y.mean()
     share = x.size / (x.size - 1)
-    x_left, y_left = (np.where(rest > 1e-12 * rest.max(), rest, 0.0) for rest in (x @ x - share * x * x, y @ y - share * y * y))
-    with np.errstate(divide="ignore", invalid="ignore"):  # the rest may be constant: no correlation, up to rounding
+    x_left, y_left = (
+        np.where(rest > 1e-12 * rest.max(), rest, 0.0)
+        for rest in (x @ x - share * x * x, y @ y - share * y * y)
+    )
+    # the rest may be constant: no correlation, up to rounding
+    with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray((x @ y - share * x * y) / np.sqrt(x_left * y_left), dtype=np.float64)
 
 

@@ -1,11 +1,13 @@
-"""The user's own ``evaluate(model)``: a number, or one number per item; and maybe only for the items that it is asked for.
+"""The user's own ``evaluate(model)``: a number, or one number per item; and maybe only for the items that it
+is asked for.
 
     def evaluate(model, subset=None):           # subset: numbers of items, or None for all
         items = range(len(images)) if subset is None else subset
         return [float(right(model, images[i])) for i in items]
 
-A function that returns one number is run in full each time. One that returns a number per item is compared item by item with
-fp32. One that also takes ``subset`` is asked for blocks of items in random order, and for no more once a candidate is certain to fail.
+A function that returns one number is run in full each time. One that returns a number per item is compared
+item by item with fp32. One that also takes ``subset`` is asked for blocks of items in random order, and for
+no more once a candidate is certain to fail.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ def takes_subset(function: Callable[..., Any]) -> bool:
 
 
 class FunctionEvaluator(Evaluator):
-    """The user's own function. ``share`` says which of n items to look at, all if left out; it needs one score per item."""
+    """The user's own function. ``share`` says which of n items to look at, all if left out; it needs one
+    score per item.
+    """
 
     def __init__(
         self,
@@ -63,14 +67,22 @@ class FunctionEvaluator(Evaluator):
             return self._some(model, self._share(self.order))
         score = as_score(self._all(model))
         if score.items is None:
-            raise EvaluationError("Holding out a part of the data needs one score per item, and the evaluation returned a single number.")
+            raise EvaluationError(
+                "Holding out a part of the data needs one score per item, and the evaluation returned a "
+                "single number."
+            )
         self.order = int(score.items.size)  # how many items there are, which a part of them does not tell
         return _part(score, self._share(self.order))
 
     def _sequential(self, model: Any, standard: Standard) -> Any:
         count = 0 if standard.baseline.items is None else standard.baseline.items.size
         limits = standard.baseline.limits
-        if not self._subset or limits is None or count < 2 * LEAST_BLOCK or (self._share is not None and self.order is None):
+        if (
+            not self._subset
+            or limits is None
+            or count < 2 * LEAST_BLOCK
+            or (self._share is not None and self.order is None)
+        ):
             return self._evaluate(model)
         order = np.random.default_rng(self._seed).permutation(count)
         referee = Referee(standard, order, np.ones(count, dtype=np.int64), shuffled=True)
@@ -92,7 +104,10 @@ class FunctionEvaluator(Evaluator):
         return _score(items, hits, limits)
 
     def _all(self, model: Any) -> Any:
-        needed = self._subset and inspect.signature(self._function).parameters["subset"].default is inspect.Parameter.empty
+        needed = (
+            self._subset
+            and inspect.signature(self._function).parameters["subset"].default is inspect.Parameter.empty
+        )
         return self._function(model, subset=None) if needed else self._function(model)
 
     def _some(self, model: Any, places: Ints) -> Score:
@@ -107,11 +122,15 @@ class FunctionEvaluator(Evaluator):
         return score
 
 
-def _score(items: npt.NDArray[np.float64], hits: npt.NDArray[np.float64], limits: tuple[float, float]) -> Score:
+def _score(
+    items: npt.NDArray[np.float64], hits: npt.NDArray[np.float64], limits: tuple[float, float]
+) -> Score:
     return Score.from_items(items, hits=None if np.isnan(hits).any() else hits, limits=limits)
 
 
 def _part(score: Score, places: Ints) -> Score:
     if score.items is None:
         raise ValueError("a part of a score needs items")
-    return Score.from_items(score.items[places], hits=None if score.hits is None else score.hits[places], limits=score.limits)
+    return Score.from_items(
+        score.items[places], hits=None if score.hits is None else score.hits[places], limits=score.limits
+    )

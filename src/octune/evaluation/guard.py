@@ -27,10 +27,12 @@ REPEAT = 1.0
 
 
 def call_limited(function: Callable[[], T], seconds: float = 0) -> T:
-    """Call ``function``; raise EvaluationTimeout after ``seconds`` (0: no limit), EvaluationError if it raises.
+    """Call ``function``; raise EvaluationTimeout after ``seconds`` (0: no limit), EvaluationError if it
+    raises.
 
-    In the main thread an alarm interrupts it, wherever its Python code is, and again every second as long as it swallows that.
-    Elsewhere alarms do not exist: it runs in a thread of its own, which is left behind when it hangs.
+    In the main thread an alarm interrupts it, wherever its Python code is, and again every second as long as
+    it swallows that. Elsewhere alarms do not exist: it runs in a thread of its own, which is left behind when
+    it hangs.
     """
     try:
         if seconds <= 0:
@@ -56,7 +58,8 @@ def _alarm(seconds: float) -> Iterator[None]:
 
     begun = time.monotonic()
     before = signal.signal(signal.SIGALRM, ring)
-    # Rings again each second: code such as "try: ... except Exception: continue" would swallow a single alarm and hang for ever.
+    # Rings again each second: code such as "try: ... except Exception: continue" would swallow a single alarm
+    # and hang for ever.
     waiting, interval = signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT)
     try:
         yield
@@ -90,11 +93,15 @@ def _in_thread(function: Callable[[], T], seconds: float) -> T:
 
 
 def _expired(seconds: float) -> EvaluationTimeout:
-    return EvaluationTimeout(f"The evaluation ran past the limit of {seconds:g} s for one trial (tuning.trial_timeout).")
+    return EvaluationTimeout(
+        f"The evaluation ran past the limit of {seconds:g} s for one trial (tuning.trial_timeout)."
+    )
 
 
 def as_score(value: Any) -> Score:
-    """A number, a numpy scalar or a 0-d tensor becomes a score; so does one number per item. All else is refused."""
+    """A number, a numpy scalar or a 0-d tensor becomes a score; so does one number per item. All else is
+    refused.
+    """
     wanted = "It must return one number, or one number per item."
     if isinstance(value, Score):
         score = value
@@ -103,25 +110,36 @@ def as_score(value: Any) -> Score:
     elif isinstance(value, str | bytes | bool | np.bool_):
         raise EvaluationError(f"The evaluation returned {value!r:.60}, a {type(value).__name__}. {wanted}")
     elif isinstance(value, Mapping):
-        raise EvaluationError(f"The evaluation returned a dict with the keys {list(value)[:6]}. {wanted} Return the one that counts.")
+        raise EvaluationError(
+            f"The evaluation returned a dict with the keys {list(value)[:6]}. {wanted} Return the one that "
+            "counts."
+        )
     elif isinstance(value, tuple):
         # (accuracy, loss) would pass for two items, and their mean for a score.
-        raise EvaluationError(f"The evaluation returned a tuple of {len(value)}. {wanted} Return the one that counts, or a list of items.")
+        raise EvaluationError(
+            f"The evaluation returned a tuple of {len(value)}. {wanted} Return the one that counts, or a "
+            "list of items."
+        )
     elif isinstance(value, numbers.Real):
         score = Score.of(float(value))
     else:
         score = _from_array(value, wanted)
     if not math.isfinite(score.value):
-        raise EvaluationError(f"The evaluation returned {score.value}, which cannot be compared with anything. {wanted}")
+        raise EvaluationError(
+            f"The evaluation returned {score.value}, which cannot be compared with anything. {wanted}"
+        )
     if score.items is not None and not np.isfinite(score.items).all():
         bad = int(np.sum(~np.isfinite(score.items)))
-        raise EvaluationError(f"The evaluation returned {bad} of {score.items.size} items that are NaN or infinite. {wanted}")
+        raise EvaluationError(
+            f"The evaluation returned {bad} of {score.items.size} items that are NaN or infinite. {wanted}"
+        )
     return score
 
 
 def _from_array(value: Any, wanted: str) -> Score:
     try:
-        if hasattr(value, "detach"):  # a torch tensor, possibly one that still hangs on its graph, or a bfloat16 that numpy does not know
+        # a torch tensor, possibly one that still hangs on its graph, or a bfloat16 that numpy does not know
+        if hasattr(value, "detach"):
             value = value.detach().cpu().double()
         array = np.asarray(value)
         if array.dtype.kind not in "biufO":  # text that looks like numbers, complex numbers, dates
@@ -133,7 +151,8 @@ def _from_array(value: Any, wanted: str) -> Score:
         return Score.of(float(array.reshape(())))
     if array.ndim == 1 and array.size:
         binary = bool(np.isin(array, (0.0, 1.0)).all())
-        # Items between 0 and 1 are taken for shares of something. A candidate whose items leave that range is run in full.
+        # Items between 0 and 1 are taken for shares of something. A candidate whose items leave that range is
+        # run in full.
         unit = bool(array.min() >= 0 and array.max() <= 1)
         return Score.from_items(array, hits=array if binary else None, limits=(0.0, 1.0) if unit else None)
     raise EvaluationError(f"The evaluation returned an array of shape {array.shape}. {wanted}")

@@ -3,7 +3,8 @@
 search, held = split_batches(batches, seed=1978)
 held_items(n, seed), search_items(n, seed)         # the same for a function that scores n items
 
-The best of many plans on the same data is partly the luckiest. On data that had no say in the choice, luck has no part.
+The best of many plans on the same data is partly the luckiest. On data that had no say in the choice, luck
+has no part.
 """
 
 from __future__ import annotations
@@ -22,9 +23,14 @@ MANY_BLOCKS = 4
 
 
 def held_items(count: int, seed: int) -> Ints:
-    """The numbers of the items that are held out, of ``count``: a random part, always the same one for a seed."""
+    """The numbers of the items that are held out, of ``count``: a random part, always the same one for a
+    seed.
+    """
     if count < 2:
-        raise ConfigError("certify: holdout needs at least 2 items of evaluation data, one to search by and one to hold out.")
+        raise ConfigError(
+            "certify: holdout needs at least 2 items of evaluation data, one to search by and one to hold "
+            "out."
+        )
     # Not the same draw as the order in which candidates are scored, which has the same seed.
     return np.sort(np.random.default_rng([seed, 1]).permutation(count)[: max(1, round(HELD * count))])
 
@@ -35,20 +41,27 @@ def search_items(count: int, seed: int) -> Ints:
 
 
 def split_batches(batches: Batches, seed: int) -> tuple[Batches, Batches]:
-    """The batches to search by, and those held out. Whole blocks, if there are enough of them: then both are random samples of rows."""
+    """The batches to search by, and those held out. Whole blocks, if there are enough of them: then both are
+    random samples of rows.
+    """
     total = batches.count
     if total is None:
         raise ConfigError(
-            "certify: holdout needs evaluation data whose batches can be picked by number: a list of batches, or a DataLoader without "
+            "certify: holdout needs evaluation data whose batches can be picked by number: a list of "
+            "batches, or a DataLoader without "
             "shuffling and without workers. Or give evaluate= a function that returns one score per item."
         )
     blocks = batches.blocks
     if blocks is None or len(blocks) < MANY_BLOCKS or sum(blocks) != total:
-        return batches.taken(search_items(total, seed).tolist()), batches.taken(held_items(total, seed).tolist())
+        return batches.taken(search_items(total, seed).tolist()), batches.taken(
+            held_items(total, seed).tolist()
+        )
     firsts = np.cumsum(blocks) - blocks
 
     def of(chosen: Ints) -> Batches:
-        numbers = [number for block in chosen for number in range(firsts[block], firsts[block] + blocks[block])]
+        numbers = [
+            number for block in chosen for number in range(firsts[block], firsts[block] + blocks[block])
+        ]
         return batches.taken(numbers, [blocks[block] for block in chosen])
 
     return of(search_items(len(blocks), seed)), of(held_items(len(blocks), seed))

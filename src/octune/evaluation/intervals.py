@@ -3,10 +3,11 @@
     margin = margins(fp32_items - int8_items, tail=0.05, most=(1.0, 1.0))
     drop + margin.up             # with 95 % confidence the true drop is no higher
 
-The normal interval fails where few answers flip: with none it has no width at all, and a model that loses 1 % of its answers shows
-none lost in 100 items one time in three. So losses and gains are bounded apart, by the exact limits of Clopper and Pearson for how
-many items lose, weighted by how much each lost (Stringer's bound, as auditors use it), and put together by the squares of their margins
-and their correlation (MOVER: Zou and Donner). Where all items change it comes close to the normal interval.
+The normal interval fails where few answers flip: with none it has no width at all, and a model that loses 1 %
+of its answers shows none lost in 100 items one time in three. So losses and gains are bounded apart, by the
+exact limits of Clopper and Pearson for how many items lose, weighted by how much each lost (Stringer's bound,
+as auditors use it), and put together by the squares of their margins and their correlation (MOVER: Zou and
+Donner). Where all items change it comes close to the normal interval.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from scipy import stats
 __all__ = ["Margins", "margins"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
-EXACT = 256  # so many limits are computed exactly; between more of them, which lie on a smooth curve, is interpolated
+# so many limits are computed exactly; between more of them, which lie on a smooth curve, is interpolated
+EXACT = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Margins:
-    """How far below and above its estimate a mean may lie; ``unseen_*`` is the part that is due to losses nobody has seen yet.
+    """How far below and above its estimate a mean may lie; ``unseen_*`` is the part that is due to losses
+    nobody has seen yet.
 
     That part shrinks with the number of items, the rest with its square root.
     """
@@ -41,14 +44,19 @@ class Margins:
 def margins(losses: Floats, tail: float, most: tuple[float, float], credit: Floats | None = None) -> Margins:
     """Margins of the mean of ``losses``, each missed by the truth with a chance of at most ``tail``.
 
-    ``most`` is the most that one item can lose, and gain. ``credit`` is what each item is allowed to lose where that is itself an
-    estimate, such as 1 % of what fp32 scored on it: the margins are then those of the mean of ``losses - credit``.
+    ``most`` is the most that one item can lose, and gain. ``credit`` is what each item is allowed to lose
+    where that is itself an estimate, such as 1 % of what fp32 scored on it: the margins are then those of the
+    mean of ``losses - credit``.
     """
     lost, gained = np.maximum(losses, 0.0), np.maximum(-losses, 0.0)
     parts = [lost, gained] if credit is None else [lost, gained, credit]
     bounds = [_bounded(lost, tail, most[0]), _bounded(gained, tail, most[1])]
     if credit is not None:
-        normal = float(stats.norm.isf(tail) * credit.std(ddof=1) / np.sqrt(credit.size)) if credit.size > 1 else math.inf
+        normal = (
+            float(stats.norm.isf(tail) * credit.std(ddof=1) / np.sqrt(credit.size))
+            if credit.size > 1
+            else math.inf
+        )
         bounds.append((normal, normal, 0.0))
     (lost_down, lost_up, unseen_lost), (gained_down, gained_up, unseen_gained), *rest = bounds
     others = [-bound[0] for bound in rest]
@@ -62,13 +70,16 @@ def margins(losses: Floats, tail: float, most: tuple[float, float], credit: Floa
 
 
 def _bounded(values: Floats, tail: float, most: float) -> tuple[float, float, float]:
-    """How far below and above the mean of values >= 0, few of which may differ from 0, the true mean may lie; and the unseen part."""
+    """How far below and above the mean of values >= 0, few of which may differ from 0, the true mean may lie;
+    and the unseen part.
+    """
     seen = np.sort(values[values > 0])[::-1]
     most = max(most, float(seen[0]) if seen.size else 0.0)
     low, high = _count_limits(values.size, seen.size, tail)
     mean = float(seen.sum()) / values.size
     unseen = most * float(high[0])
-    # The largest values get the first steps, which are the widest upwards and the narrowest downwards: cautious both ways.
+    # The largest values get the first steps, which are the widest upwards and the narrowest downwards:
+    # cautious both ways.
     return mean - float(np.diff(low) @ seen), unseen + float(np.diff(high) @ seen) - mean, unseen
 
 
@@ -77,7 +88,9 @@ def _count_limits(n: int, most: int, tail: float) -> tuple[Floats, Floats]:
     counts = np.arange(most + 1)
     places = counts
     if most > 2 * EXACT:
-        places = np.unique(np.concatenate([counts[:EXACT], np.geomspace(EXACT, most, EXACT).astype(np.int64), [most]]))
+        places = np.unique(
+            np.concatenate([counts[:EXACT], np.geomspace(EXACT, most, EXACT).astype(np.int64), [most]])
+        )
     with np.errstate(invalid="ignore"):
         low = np.where(places > 0, stats.beta.ppf(tail, places, n - places + 1), 0.0)
         high = np.where(places < n, stats.beta.isf(tail, places + 1, n - places), 1.0)
@@ -88,7 +101,8 @@ def _correlations(parts: Floats) -> Floats:
     """Between the rows; a row that never changes goes with none."""
     centred = parts - parts.mean(axis=1, keepdims=True)
     most = np.abs(centred).max(axis=1, keepdims=True)
-    unit = centred / np.where(most > 0, most, 1.0)  # first to a size whose square neither vanishes nor overflows
+    # first to a size whose square neither vanishes nor overflows
+    unit = centred / np.where(most > 0, most, 1.0)
     lengths = np.linalg.norm(unit, axis=1, keepdims=True)
     unit /= np.where(lengths > 0, lengths, 1.0)
     related = np.clip(unit @ unit.T, -1.0, 1.0)

@@ -1,13 +1,16 @@
-"""Metrics: from what a model puts out and the labels to a Score whose items can be compared between two models.
+"""Metrics: from what a model puts out and the labels to a Score whose items can be compared between two
+models.
 
     metric = get_metric("f1")                              # "acc", "mcc", "topk", "rmse", "SquadF1", ...
-    rows = metric.predictions({"logits": logits})          # one entry per row of a batch; collect over batches
+    rows = metric.predictions({"logits": logits})          # one entry per row of a batch; collect over
+                                                           batches
     score = metric.score(rows, labels)                     # octune.score.Score
 
-Values follow scikit-learn and SciPy. Where the metric is a mean over items (accuracy, top-k, MSE, MAE, SQuAD) the
-score's items are the per-item scores. Elsewhere (F1, MCC, correlations, RMSE) they are the jackknife's pseudo-values
-``n * value - (n - 1) * value without item i``, whose spread gives the interval and which pair just as well.
-A score that does not exist, such as the correlation with a constant, raises EvaluationError and is never NaN.
+Values follow scikit-learn and SciPy. Where the metric is a mean over items (accuracy, top-k, MSE, MAE, SQuAD)
+the score's items are the per-item scores. Elsewhere (F1, MCC, correlations, RMSE) they are the jackknife's
+pseudo-values ``n * value - (n - 1) * value without item i``, whose spread gives the interval and which pair
+just as well. A score that does not exist, such as the correlation with a constant, raises EvaluationError and
+is never NaN.
 """
 
 from __future__ import annotations
@@ -27,7 +30,15 @@ from octune.evaluation import formulas
 from octune.references import resolve
 from octune.score import Score
 
-__all__ = ["FunctionMetric", "Metric", "MetricFunction", "Outputs", "check_lengths", "get_metric", "metric_names"]
+__all__ = [
+    "FunctionMetric",
+    "Metric",
+    "MetricFunction",
+    "Outputs",
+    "check_lengths",
+    "get_metric",
+    "metric_names",
+]
 
 Array: TypeAlias = npt.NDArray[Any]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -38,9 +49,9 @@ MetricFunction: TypeAlias = Callable[[Array, Array], Any]
 class Metric(ABC):
     """How a model is scored. Subclass it to bring your own: a name and :meth:`score` are enough.
 
-    ``items`` says what a part of the data can tell about the whole, which is what lets hopeless candidates be stopped early:
-    "own" when each item's score depends on nothing else, and the value is their mean; "jackknife" for pseudo-values; None when
-    it is not known.
+    ``items`` says what a part of the data can tell about the whole, which is what lets hopeless candidates be
+    stopped early: "own" when each item's score depends on nothing else, and the value is their mean;
+    "jackknife" for pseudo-values; None when it is not known.
     """
 
     name: str
@@ -48,15 +59,22 @@ class Metric(ABC):
     items: Literal["own", "jackknife"] | None = None
 
     def predictions(self, outputs: Outputs) -> Sequence[Any]:
-        """One entry per row of the batch: the rows of "logits" if there is such an output, else of the first array that is no loss."""
+        """One entry per row of the batch: the rows of "logits" if there is such an output, else of the first
+        array that is no loss.
+        """
         for name in ["logits", *(name for name in outputs if name != "loss")]:
             if name in outputs and np.ndim(outputs[name]) >= 1:
                 return list(np.asarray(outputs[name]))
         shapes = {name: np.shape(array) for name, array in outputs.items()}
-        raise EvaluationError(f"{self.name} finds no predictions: expected an output with one row per item, got {shapes or 'no outputs'}")
+        raise EvaluationError(
+            f"{self.name} finds no predictions: expected an output with one row per item, got "
+            f"{shapes or 'no outputs'}"
+        )
 
     def groups(self, labels: Sequence[Any]) -> Sequence[Any]:
-        """What item each row belongs to, where several rows make one (the windows of a question). Each row is one of its own by default."""
+        """What item each row belongs to, where several rows make one (the windows of a question). Each row is
+        one of its own by default.
+        """
         return range(len(labels))
 
     @abstractmethod
@@ -74,14 +92,19 @@ def get_metric(name: str | MetricFunction | Metric | type[Metric], **options: An
     """
     if isinstance(name, Metric):
         if options:
-            raise ConfigError(f"The metric {name.name!r} is already built: set its options {sorted(options)} where it is made.")
+            raise ConfigError(
+                f"The metric {name.name!r} is already built: set its options {sorted(options)} where it is "
+                "made."
+            )
         return name
     if isinstance(name, type) and issubclass(name, Metric):
         return _construct(name, name.__name__, options)
     if callable(name):
         return _construct(FunctionMetric, "a function", {"function": name, **options})
     if not isinstance(name, str):
-        raise ConfigError(f"A metric must be a name, a function or a Metric. Got {type(name).__name__} instead.")
+        raise ConfigError(
+            f"A metric must be a name, a function or a Metric. Got {type(name).__name__} instead."
+        )
     if ":" in name:
         return get_metric(_import(name), **options)
     known = _by_name()
@@ -92,8 +115,14 @@ def get_metric(name: str | MetricFunction | Metric | type[Metric], **options: An
         return _construct(lambda task: glue_metric(task), name, options)
     if key not in known:
         near = difflib.get_close_matches(key, known, n=3, cutoff=0.5)
-        hint = f"Did you mean {' or '.join(repr(known[match][0]) for match in near)}?" if near else f"Known: {', '.join(metric_names())}."
-        raise ConfigError(f"Unknown metric {name!r}. {hint} Your own function is named as 'package.module:function'.")
+        hint = (
+            f"Did you mean {' or '.join(repr(known[match][0]) for match in near)}?"
+            if near
+            else f"Known: {', '.join(metric_names())}."
+        )
+        raise ConfigError(
+            f"Unknown metric {name!r}. {hint} Your own function is named as 'package.module:function'."
+        )
     return _construct(known[key][1], name, options)
 
 
@@ -103,7 +132,9 @@ def metric_names() -> list[str]:
 
 
 class FunctionMetric(Metric):
-    """A metric made of ``fn(predictions, labels)``, which returns one number, or one number per item (their mean is the value)."""
+    """A metric made of ``fn(predictions, labels)``, which returns one number, or one number per item (their
+    mean is the value).
+    """
 
     def __init__(self, function: MetricFunction, *, higher_is_better: bool = True) -> None:
         self.function = function
@@ -115,8 +146,13 @@ class FunctionMetric(Metric):
         try:
             result = self.function(_as_array(predictions), _as_array(labels))
         except Exception as error:
-            raise EvaluationError(f"The metric function {self.name} raised {type(error).__name__}: {error}") from error
-        expected = f"The metric function {self.name} must return a number, or one number for each of the {count} items."
+            raise EvaluationError(
+                f"The metric function {self.name} raised {type(error).__name__}: {error}"
+            ) from error
+        expected = (
+            f"The metric function {self.name} must return a number, or one number for each of the "
+            f"{count} items."
+        )
         try:
             values = np.asarray(result, dtype=np.float64)
         except (TypeError, ValueError) as error:
@@ -124,14 +160,21 @@ class FunctionMetric(Metric):
         if values.shape not in ((), (count,)):
             raise EvaluationError(f"{expected} Got an array of shape {values.shape} instead.")
         if not np.isfinite(values).all():
-            raise EvaluationError(f"{expected} Got {np.sum(~np.isfinite(values))} of {values.size} that are NaN or infinite.")
+            raise EvaluationError(
+                f"{expected} Got {np.sum(~np.isfinite(values))} of {values.size} that are NaN or infinite."
+            )
         return Score.from_items(values) if values.ndim else Score(float(values), count)
 
 
 class _Classification(Metric):
     """A metric on class numbers: logits become their argmax, and hits say where it is the label."""
 
-    def __init__(self, name: str, function: Callable[[Array, Array], Score], items: Literal["own", "jackknife"] = "jackknife") -> None:
+    def __init__(
+        self,
+        name: str,
+        function: Callable[[Array, Array], Score],
+        items: Literal["own", "jackknife"] = "jackknife",
+    ) -> None:
         self.name, self._function, self.items = name, function, items
 
     def score(self, predictions: Sequence[Any], labels: Sequence[Any]) -> Score:
@@ -142,26 +185,37 @@ class _Classification(Metric):
             wrong = truth[(truth < 0) | (truth >= scores.shape[1])]
             if wrong.size:
                 raise EvaluationError(
-                    f"{self.name} got the label {wrong[0]}, but the model gives {scores.shape[1]} classes, numbered from 0. "
+                    f"{self.name} got the label {wrong[0]}, but the model gives {scores.shape[1]} classes, "
+                    "numbered from 0. "
                     "Check that the labels are numbered as the model was trained."
                 )
         return self._score(scores, truth)
 
     def _score(self, scores: Array, truth: Array) -> Score:
-        return self._function(scores.argmax(axis=1) if scores.ndim == 2 else _class_numbers(self.name, "predictions", scores), truth)
+        return self._function(
+            scores.argmax(axis=1) if scores.ndim == 2 else _class_numbers(self.name, "predictions", scores),
+            truth,
+        )
 
 
 class _TopK(_Classification):
-    """The share of items whose label is among the k highest logits; of equal logits the lower class number counts first, as in argmax."""
+    """The share of items whose label is among the k highest logits; of equal logits the lower class number
+    counts first, as in argmax.
+    """
 
     def __init__(self, k: int = 1) -> None:
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise ConfigError(f"The 'k' option of the metric topk must be a whole number from 1. Got {k!r} instead.")
+            raise ConfigError(
+                f"The 'k' option of the metric topk must be a whole number from 1. Got {k!r} instead."
+            )
         self.name, self.k, self.items = f"top{k}", k, "own"
 
     def _score(self, scores: Array, truth: Array) -> Score:
         if scores.ndim != 2 or scores.shape[1] < self.k:
-            raise EvaluationError(f"{self.name} needs at least {self.k} logits per item. Got predictions of shape {scores.shape[1:]} each.")
+            raise EvaluationError(
+                f"{self.name} needs at least {self.k} logits per item. Got predictions of shape "
+                f"{scores.shape[1:]} each."
+            )
         best = np.argsort(-scores, axis=1, kind="stable")[:, : self.k]
         hits = (best == truth[:, None]).any(axis=1)
         return Score.from_items(hits, hits=hits, limits=(0.0, 1.0))
@@ -169,12 +223,17 @@ class _TopK(_Classification):
 
 def _f1_metric(average: str = "binary") -> Metric:
     if average not in ("binary", "macro", "micro", "weighted"):
-        raise ConfigError(f"The 'average' option of the metric f1 must be binary, macro, micro or weighted. Got {average!r} instead.")
+        raise ConfigError(
+            "The 'average' option of the metric f1 must be binary, macro, micro or weighted. Got "
+            f"{average!r} instead."
+        )
     return _Classification("f1", partial(formulas.f1, average=average))
 
 
 class _Regression(Metric):
-    """A metric on real numbers; ``constant`` says whether it exists for numbers that are all the same (a correlation does not)."""
+    """A metric on real numbers; ``constant`` says whether it exists for numbers that are all the same (a
+    correlation does not).
+    """
 
     def __init__(
         self,
@@ -194,7 +253,8 @@ class _Regression(Metric):
         truth = _numbers(self.name, "labels", labels, count, finite=True).astype(np.float64)
         if predicted.shape != truth.shape:
             raise EvaluationError(
-                f"{self.name} needs predictions and labels of one shape per item. Got {predicted.shape[1:]} and {truth.shape[1:]} instead."
+                f"{self.name} needs predictions and labels of one shape per item. Got {predicted.shape[1:]} "
+                f"and {truth.shape[1:]} instead."
             )
         if not self._constant:
             self._check_varying("predictions", predicted)
@@ -203,15 +263,23 @@ class _Regression(Metric):
 
     def _check_varying(self, what: str, values: Floats) -> None:
         if values.ndim != 1:
-            raise EvaluationError(f"{self.name} needs one number per item. Got {what} of shape {values.shape[1:]} each.")
+            raise EvaluationError(
+                f"{self.name} needs one number per item. Got {what} of shape {values.shape[1:]} each."
+            )
         if (values == values[0]).all():
-            raise EvaluationError(f"{self.name} is undefined because all {values.size} {what} are the same number, {values[0]:g}.")
+            raise EvaluationError(
+                f"{self.name} is undefined because all {values.size} {what} are the same number, "
+                f"{values[0]:g}."
+            )
 
 
 def check_lengths(name: str, predictions: Sequence[Any], labels: Sequence[Any]) -> int:
     """How many items there are, which must be at least one, and one prediction for each label."""
     if len(predictions) != len(labels):
-        raise EvaluationError(f"{name} needs one prediction per label. Got {len(predictions)} predictions and {len(labels)} labels.")
+        raise EvaluationError(
+            f"{name} needs one prediction per label. Got {len(predictions)} predictions and {len(labels)} "
+            "labels."
+        )
     if len(labels) == 0:
         raise EvaluationError(f"{name} is undefined because there are no items. Give it at least one batch.")
     return len(labels)
@@ -233,11 +301,17 @@ def _numbers(name: str, what: str, values: Sequence[Any], count: int, *, finite:
     """
     array = _as_array(values)
     if array.dtype == object or array.dtype.kind not in "biuf":
-        raise EvaluationError(f"{name} needs {what} that are numbers, the same shape for every item. Got {_sample(values)} instead.")
+        raise EvaluationError(
+            f"{name} needs {what} that are numbers, the same shape for every item. Got {_sample(values)} "
+            "instead."
+        )
     bad = ~np.isfinite(array) if finite else np.isnan(array)
     if bad.any():
         rows = int(bad.reshape(count, -1).any(axis=1).sum())
-        raise EvaluationError(f"{name} is undefined because {rows} of {count} {what} are {'NaN or infinite' if finite else 'NaN'}.")
+        raise EvaluationError(
+            f"{name} is undefined because {rows} of {count} {what} are "
+            f"{'NaN or infinite' if finite else 'NaN'}."
+        )
     while array.ndim > 1 and array.shape[-1] == 1:
         array = array[..., 0]
     return array
@@ -246,7 +320,8 @@ def _numbers(name: str, what: str, values: Sequence[Any], count: int, *, finite:
 def _class_numbers(name: str, what: str, array: Array) -> Array:
     if array.ndim != 1 or not np.array_equal(array, np.floor(array)) or not np.isfinite(array).all():
         raise EvaluationError(
-            f"{name} needs {what} that are class numbers, or for predictions at least two logits per item. Got {_sample(array)} instead."
+            f"{name} needs {what} that are class numbers, or for predictions at least two logits per item. "
+            f"Got {_sample(array)} instead."
         )
     return array.astype(np.int64)
 
@@ -283,14 +358,18 @@ def _by_name() -> dict[str, tuple[str, Callable[..., Metric]]]:
         "exact_match": (ExactMatch, ("em",)),
         "agreement": (Agreement, ()),
     }
-    return {_plain(alias): (name, build) for name, (build, aliases) in table.items() for alias in (name, *aliases)}
+    return {
+        _plain(alias): (name, build) for name, (build, aliases) in table.items() for alias in (name, *aliases)
+    }
 
 
 def _construct(build: Callable[..., Metric], name: str, options: Mapping[str, Any]) -> Metric:
     accepted = [option for option in inspect.signature(build).parameters if option != "function"]
     unknown = sorted(set(options) - set(accepted) - {"function"})
     if unknown:
-        raise ConfigError(f"The metric {name} has no option {unknown[0]!r}. Its options: {', '.join(accepted) or 'none'}.")
+        raise ConfigError(
+            f"The metric {name} has no option {unknown[0]!r}. Its options: {', '.join(accepted) or 'none'}."
+        )
     return build(**options)
 
 
@@ -298,7 +377,11 @@ def _import(path: str) -> MetricFunction:
     try:
         found: MetricFunction = resolve(path)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"The metric {path!r} cannot be imported: {error}. Expected 'package.module:function'.") from error
+        raise ConfigError(
+            f"The metric {path!r} cannot be imported: {error}. Expected 'package.module:function'."
+        ) from error
     if not callable(found):
-        raise ConfigError(f"The metric {path!r} is a {type(found).__name__}. Expected a function fn(predictions, labels).")
+        raise ConfigError(
+            f"The metric {path!r} is a {type(found).__name__}. Expected a function fn(predictions, labels)."
+        )
     return found

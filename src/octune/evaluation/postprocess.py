@@ -1,9 +1,11 @@
 """Steps between what a model puts out and its metric, as a configuration names them.
 
-    metric = postprocessed(get_metric("topk"), {"LabelShift": 1})      # the labels of the files count from 1, the model's from 0
+    metric = postprocessed(get_metric("topk"), {"LabelShift": 1})      # the labels of the files count from 1,
+                                                                       the model's from 0
     metric = postprocessed(metric, {"mine.steps:Threshold": {"at": 0.5}})
 
-A step takes ``(predictions, labels)`` and returns both, as LPOT's transforms do. It sees all rows of the data at once.
+A step takes ``(predictions, labels)`` and returns both, as LPOT's transforms do. It sees all rows of the data
+at once.
 """
 
 from __future__ import annotations
@@ -56,19 +58,26 @@ class Postprocessed(Metric):
                 predictions, labels = sample
             except (TypeError, ValueError) as error:
                 name = getattr(step, "__name__", type(step).__name__)
-                raise EvaluationError(f"The step {name} of postprocess must return (predictions, labels): {error}") from error
+                raise EvaluationError(
+                    f"The step {name} of postprocess must return (predictions, labels): {error}"
+                ) from error
         return self._metric.score(predictions, labels)
 
 
 def postprocessed(metric: Metric, steps: Mapping[str, Any]) -> Metric:
-    """The metric after the steps that a configuration names, in their order; the metric itself if there are none."""
-    return Postprocessed(metric, [_step(name, options) for name, options in steps.items()]) if steps else metric
+    """The metric after the steps that a configuration names, in their order; the metric itself if there are
+    none.
+    """
+    return (
+        Postprocessed(metric, [_step(name, options) for name, options in steps.items()]) if steps else metric
+    )
 
 
 def _step(name: str, options: Any) -> Step:
     if name == "SquadV1":
         raise ConfigError(
-            "postprocess: SquadV1 is part of the task. Write evaluation.data: {task: squad, folder: ...} and leave SquadV1 out."
+            "postprocess: SquadV1 is part of the task. Write evaluation.data: {task: squad, folder: ...} and "
+            "leave SquadV1 out."
         )
     if name == "LabelShift":
         build: Callable[..., Step] = LabelShift
@@ -76,10 +85,24 @@ def _step(name: str, options: Any) -> Step:
         try:
             build = resolve(name)
         except (ImportError, AttributeError) as error:
-            raise ConfigError(f"postprocess names {name!r}, which cannot be imported: {error}. Expected package.module:Class.") from error
+            raise ConfigError(
+                f"postprocess names {name!r}, which cannot be imported: {error}. Expected "
+                "package.module:Class."
+            ) from error
     else:
-        raise ConfigError(f"postprocess has the unknown step {name!r}. Expected LabelShift, or a class of your own: package.module:Class.")
+        raise ConfigError(
+            f"postprocess has the unknown step {name!r}. Expected LabelShift, or a class of your own: "
+            "package.module:Class."
+        )
     try:
-        return build(**options) if isinstance(options, Mapping) else build(options) if options is not None else build()
+        return (
+            build(**options)
+            if isinstance(options, Mapping)
+            else build(options)
+            if options is not None
+            else build()
+        )
     except TypeError as error:
-        raise ConfigError(f"The step {name} of postprocess cannot be made of {options!r}: {error}.") from error
+        raise ConfigError(
+            f"The step {name} of postprocess cannot be made of {options!r}: {error}."
+        ) from error

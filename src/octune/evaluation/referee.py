@@ -3,8 +3,9 @@
 referee = Referee(Standard(baseline_score, criterion), order, sizes, shuffled=True)
 referee.p(seen, items)          # below ALPHA: stop
 
-Where each item has a score of its own within known limits, the test of ``sequential`` is exact, and may be asked at any time. For
-pseudo-values (F1, MCC, correlations) it is the cautious interval of ``intervals``, asked three times, each with a third of the risk.
+Where each item has a score of its own within known limits, the test of ``sequential`` is exact, and may be
+asked at any time. For pseudo-values (F1, MCC, correlations) it is the cautious interval of ``intervals``,
+asked three times, each with a third of the risk.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ __all__ = ["Referee", "Standard", "is_mean"]
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-GROWTH = 1.15  # looks are this much apart: looking costs nothing then, and no more than that share of items is scored in vain
+# looks are this much apart: looking costs nothing then, and no more than that share of items is scored in
+# vain
+GROWTH = 1.15
 LOOKS = (0.25, 0.4, 0.65)
 LEAST_ITEMS, LEAST_UNITS = 100, 20
 
@@ -40,20 +43,30 @@ class Standard:
 
 def is_mean(score: Score) -> bool:
     """Whether the items are what the value is the mean of."""
-    return score.items is not None and abs(float(score.items.mean()) - score.value) <= 1e-9 * max(1.0, abs(score.value))
+    return score.items is not None and abs(float(score.items.mean()) - score.value) <= 1e-9 * max(
+        1.0, abs(score.value)
+    )
 
 
 class Referee:
-    """One candidate's referee. Items are seen in the given ``order``, in units of ``sizes`` items (single ones, or batches)."""
+    """One candidate's referee. Items are seen in the given ``order``, in units of ``sizes`` items (single
+    ones, or batches).
+    """
 
     def __init__(self, standard: Standard, order: Ints, sizes: Ints, *, shuffled: bool) -> None:
         if standard.baseline.items is None:
             raise ValueError("a referee needs the baseline's items")
-        self._criterion, self._baseline, self._items = standard.criterion, standard.baseline, standard.baseline.items
+        self._criterion, self._baseline, self._items = (
+            standard.criterion,
+            standard.baseline,
+            standard.baseline.items,
+        )
         self._order, self._sizes, self._shuffled = order, sizes, shuffled
         self._starts = np.cumsum(sizes) - sizes
         # The verdict forgives the rounding of scores, so a referee must as well.
-        self._allowed = standard.criterion.allowed(standard.baseline.value) + SLACK * abs(standard.baseline.value)
+        self._allowed = standard.criterion.allowed(standard.baseline.value) + SLACK * abs(
+            standard.baseline.value
+        )
         self._limits = standard.baseline.limits if is_mean(standard.baseline) else None
         self._floors = self._least()
         self._looked = 0
@@ -78,7 +91,9 @@ class Referee:
         return bool(self._looks) and seen >= max(self._looks[0], LEAST_ITEMS)
 
     def p(self, seen: int, found: Floats) -> float:
-        """A bound on the chance that a candidate which passes looks this bad. It was ``found`` on the first ``seen`` items of the order."""
+        """A bound on the chance that a candidate which passes looks this bad. It was ``found`` on the first
+        ``seen`` items of the order.
+        """
         self._looked = seen
         reference = self._items[self._order[:seen]]
         losses = reference - found if self._criterion.higher_is_better else found - reference
@@ -88,7 +103,9 @@ class Referee:
             if found.min() < self._limits[0] or found.max() > self._limits[1]:
                 self._floors = None  # the limits are none: from here on, nothing is certain
                 return 1.0
-            return chance_of_passing(np.add.reduceat(losses - self._allowed, starts), self._floors, shuffled=self._shuffled)
+            return chance_of_passing(
+                np.add.reduceat(losses - self._allowed, starts), self._floors, shuffled=self._shuffled
+            )
         return self._approximate(losses, starts, sizes)
 
     def _approximate(self, losses: Floats, starts: Ints, sizes: Ints) -> float:
@@ -103,7 +120,9 @@ class Referee:
         return ALPHA if low > self._allowed else 1.0
 
     def _least(self) -> Floats | None:
-        """The least that each unit can lose beyond what is allowed: no item can be better than the best score there is."""
+        """The least that each unit can lose beyond what is allowed: no item can be better than the best score
+        there is.
+        """
         if self._limits is None:
             return None
         items = self._items[self._order]

@@ -3,10 +3,11 @@
     p = chance_of_passing(excess=losses_so_far - allowed, floors=least_losses - allowed)
     if p < ALPHA: stop
 
-The question is about the data at hand: would the score over all of it fail? Items are seen in random order, so those seen are a draw
-without replacement, and fp32's results are known for all of them. A gambler bets on "more is lost than is allowed" at odds that are fair
-if the candidate just passes. His capital then is a martingale: the chance that it ever grows 50-fold is at most 2 % (Ville), however
-often one looks. This is the test by betting of Waudby-Smith and Ramdas, with a mixture of four fixed shares of the capital as stakes. It
+The question is about the data at hand: would the score over all of it fail? Items are seen in random order,
+so those seen are a draw without replacement, and fp32's results are known for all of them. A gambler bets on
+"more is lost than is allowed" at odds that are fair if the candidate just passes. His capital then is a
+martingale: the chance that it ever grows 50-fold is at most 2 % (Ville), however often one looks. This is the
+test by betting of Waudby-Smith and Ramdas, with a mixture of four fixed shares of the capital as stakes. It
 needs no distribution, only the least that each item can lose: an item that fp32 has right cannot gain.
 """
 
@@ -27,11 +28,12 @@ SLACK = 1e-9
 
 
 def chance_of_passing(excess: Floats, floors: Floats, *, shuffled: bool = True) -> float:
-    """A bound on the chance that a candidate which passes would look this bad at some time; 0 when it cannot pass any more.
+    """A bound on the chance that a candidate which passes would look this bad at some time; 0 when it cannot
+    pass any more.
 
-    ``excess`` is what each unit seen so far (an item, or a batch) lost beyond what it may, in the order of the draw; ``floors`` is the
-    least that it can be, for all units in that order. The candidate passes if the sum over all units is at most 0. Without
-    ``shuffled`` order nothing is known of the rest but its floors.
+    ``excess`` is what each unit seen so far (an item, or a batch) lost beyond what it may, in the order of
+    the draw; ``floors`` is the least that it can be, for all units in that order. The candidate passes if the
+    sum over all units is at most 0. Without ``shuffled`` order nothing is known of the rest but its floors.
     """
     seen, count = excess.size, floors.size
     slack = SLACK * float(np.abs(floors).sum() + np.abs(excess).sum())
@@ -46,5 +48,7 @@ def chance_of_passing(excess: Floats, floors: Floats, *, shuffled: bool = True) 
     fair = (slack - count * least - spent) / (count - np.arange(seen))
     with np.errstate(divide="ignore", invalid="ignore"):
         odds = np.where(fair > 0, over / fair, 1.0)
-    capital = np.logaddexp.reduce(np.cumsum(np.log1p(STAKES[:, None] * (odds - 1.0)), axis=1), axis=0) - np.log(STAKES.size)
+    capital = np.logaddexp.reduce(
+        np.cumsum(np.log1p(STAKES[:, None] * (odds - 1.0)), axis=1), axis=0
+    ) - np.log(STAKES.size)
     return float(min(1.0, np.exp(-capital.max())))

@@ -3,9 +3,9 @@
     SquadF1().score(["the Broncos"], [["Denver Broncos", "Broncos"]]).value        # 100.0
     SquadF1(decoder=windows).score(span_logits, window_numbers)                    # what a task hands out
 
-Without a decoder, predictions are answer texts and labels are the accepted answers of each question. With one (see
-octune.tasks.squad) predictions are (start_logits, end_logits) rows and labels the numbers of their windows.
-There is one item per question, in the order in which questions first appear.
+Without a decoder, predictions are answer texts and labels are the accepted answers of each question. With one
+(see octune.tasks.squad) predictions are (start_logits, end_logits) rows and labels the numbers of their
+windows. There is one item per question, in the order in which questions first appear.
 """
 
 from __future__ import annotations
@@ -25,7 +25,15 @@ from octune.errors import EvaluationError
 from octune.evaluation.metrics import Array, Metric, Outputs, check_lengths
 from octune.score import Score
 
-__all__ = ["AnswerDecoder", "DecodedAnswer", "ExactMatch", "SquadF1", "exact_match", "normalize_answer", "token_f1"]
+__all__ = [
+    "AnswerDecoder",
+    "DecodedAnswer",
+    "ExactMatch",
+    "SquadF1",
+    "exact_match",
+    "normalize_answer",
+    "token_f1",
+]
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -33,7 +41,9 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 @dataclass(frozen=True, slots=True)
 class DecodedAnswer:
-    """What a model answered to one question, and the answers that count as right; no text means "no answer"."""
+    """What a model answered to one question, and the answers that count as right; no text means "no
+    answer".
+    """
 
     text: str
     accepted: tuple[str, ...]
@@ -47,12 +57,16 @@ class AnswerDecoder(Protocol):
 
     def question(self, window: int) -> int: ...
 
-    def decode(self, rows: Sequence[tuple[Array, Array]], windows: Sequence[int]) -> Sequence[DecodedAnswer]: ...
+    def decode(
+        self, rows: Sequence[tuple[Array, Array]], windows: Sequence[int]
+    ) -> Sequence[DecodedAnswer]: ...
 
 
 @lru_cache(maxsize=200_000)
 def normalize_answer(text: str) -> str:
-    """Lower case, no punctuation, no articles, single spaces: ``normalize_answer("The  U.S.")`` is ``"us"``."""
+    """Lower case, no punctuation, no articles, single spaces: ``normalize_answer("The  U.S.")`` is
+    ``"us"``.
+    """
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
@@ -83,13 +97,21 @@ class _SquadMetric(Metric):
         self.version_2 = decoder.version_2 if decoder is not None else version_2
 
     def predictions(self, outputs: Outputs) -> Sequence[Any]:
-        """(start_logits, end_logits) per row, by name, else the first two arrays of (rows, tokens), else one of (rows, tokens, 2)."""
-        start, end = _span_logits(self.name, {name: np.asarray(array) for name, array in outputs.items() if name != "loss"})
+        """(start_logits, end_logits) per row, by name, else the first two arrays of (rows, tokens), else one
+        of (rows, tokens, 2).
+        """
+        start, end = _span_logits(
+            self.name, {name: np.asarray(array) for name, array in outputs.items() if name != "loss"}
+        )
         return list(zip(start, end, strict=True))
 
     def groups(self, labels: Sequence[Any]) -> Sequence[Any]:
         """The question of each window."""
-        return super().groups(labels) if self.decoder is None else [self.decoder.question(int(label)) for label in labels]
+        return (
+            super().groups(labels)
+            if self.decoder is None
+            else [self.decoder.question(int(label)) for label in labels]
+        )
 
     def score(self, predictions: Sequence[Any], labels: Sequence[Any]) -> Score:
         check_lengths(self.name, predictions, labels)
@@ -97,7 +119,9 @@ class _SquadMetric(Metric):
             answers = self.decoder.decode(predictions, [int(label) for label in labels])
         else:
             pairs = zip(predictions, labels, strict=True)
-            answers = [DecodedAnswer(_text(self.name, guess), _accepted(self.name, truth)) for guess, truth in pairs]
+            answers = [
+                DecodedAnswer(_text(self.name, guess), _accepted(self.name, truth)) for guess, truth in pairs
+            ]
         hits = np.array([self._best(answer, exact=True) for answer in answers])
         return self._from(answers, hits)
 
@@ -106,7 +130,8 @@ class _SquadMetric(Metric):
 
     def _best(self, answer: DecodedAnswer, *, exact: bool) -> float:
         accepted: Sequence[str] = answer.accepted
-        if self.version_2:  # v2.0 drops accepted answers that are empty after normalisation; none left means "no answer"
+        # v2.0 drops accepted answers that are empty after normalisation; none left means "no answer"
+        if self.version_2:
             accepted = [text for text in accepted if normalize_answer(text)] or [""]
         if exact:
             return max((exact_match(answer.text, text) for text in accepted), default=0.0)
@@ -114,12 +139,18 @@ class _SquadMetric(Metric):
 
 
 class SquadF1(_SquadMetric):
-    """The mean over questions of the best word overlap with an accepted answer, times 100; hits are exact matches."""
+    """The mean over questions of the best word overlap with an accepted answer, times 100; hits are exact
+    matches.
+    """
 
     name = "squad_f1"
 
     def _from(self, answers: Sequence[DecodedAnswer], hits: Array) -> Score:
-        return Score.from_items(100.0 * np.array([self._best(answer, exact=False) for answer in answers]), hits=hits, limits=(0.0, 100.0))
+        return Score.from_items(
+            100.0 * np.array([self._best(answer, exact=False) for answer in answers]),
+            hits=hits,
+            limits=(0.0, 100.0),
+        )
 
 
 class ExactMatch(_SquadMetric):
@@ -146,7 +177,9 @@ def _span_logits(metric: str, arrays: Mapping[str, Array]) -> tuple[Array, Array
         pair = None
     if pair is None or pair[0].shape != pair[1].shape:
         shapes = {name: array.shape for name, array in arrays.items()}
-        raise EvaluationError(f"{metric} needs start and end logits of shape (rows, tokens) each. Got {shapes} instead.")
+        raise EvaluationError(
+            f"{metric} needs start and end logits of shape (rows, tokens) each. Got {shapes} instead."
+        )
     return pair
 
 
@@ -172,4 +205,6 @@ def _accepted(metric: str, label: Any) -> tuple[str, ...]:
         strings = tuple(text for text in texts if isinstance(text, str))
         if len(strings) == len(texts):
             return strings
-    raise EvaluationError(f"{metric} needs the accepted answers of each question as texts. Got {label!r} instead.")
+    raise EvaluationError(
+        f"{metric} needs the accepted answers of each question as texts. Got {label!r} instead."
+    )

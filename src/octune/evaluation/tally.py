@@ -26,7 +26,9 @@ def has_groups(metric: Metric) -> bool:
 
 
 class Tally:
-    """Answers of one model. ``by_item``: each batch is scored at once, and only its items' scores are kept, not what the model put out."""
+    """Answers of one model. ``by_item``: each batch is scored at once, and only its items' scores are kept,
+    not what the model put out.
+    """
 
     def __init__(self, metric: Metric, *, by_item: bool) -> None:
         self._metric, self._by_item = metric, by_item
@@ -45,9 +47,13 @@ class Tally:
         return self._merged() if self._by_item else self._metric.score(*self._flat())
 
     def counts(self) -> list[int | None]:
-        """How many items each batch gave, by its number; None for all of them where an item lies across two batches."""
+        """How many items each batch gave, by its number; None for all of them where an item lies across two
+        batches.
+        """
         if self._by_item:
-            return [None if score.items is None else score.items.size for _, score in sorted(self._scores.items())]
+            return [
+                None if score.items is None else score.items.size for _, score in sorted(self._scores.items())
+            ]
         seen: set[Any] = set()
         counts: list[int | None] = []
         for _, (_, labels) in sorted(self._rows.items()):
@@ -60,11 +66,14 @@ class Tally:
         return counts
 
     def proves_own_items(self, score: Score) -> bool:
-        """Whether a part of the data scores the same items: then a user's metric gives each item a score of its own."""
+        """Whether a part of the data scores the same items: then a user's metric gives each item a score of
+        its own.
+        """
         if not is_mean(score) or score.items is None or score.items.size < 4 or np.ptp(score.items) == 0:
             return False
         predictions, labels = self._flat()
-        some = len(labels) // 3 + 1  # odd shares: half of the data is more likely to have the same mean as all of it
+        # odd shares: half of the data is more likely to have the same mean as all of it
+        some = len(labels) // 3 + 1
         try:
             part = self._metric.score(predictions[:some], labels[:some]).items
         except Exception:  # code of the user's, which was not made for this: then it is not asked to do it
@@ -79,7 +88,10 @@ class Tally:
         scores = [score for _, score in sorted(self._scores.items())]
         items = [score.items for score in scores if score.items is not None]
         if len(items) != len(scores):
-            raise EvaluationError(f"The metric {self._metric.name} says that it scores single items, but gave a score without items.")
+            raise EvaluationError(
+                f"The metric {self._metric.name} says that it scores single items, but gave a score without "
+                "items."
+            )
         hits = [score.hits for score in scores if score.hits is not None]
         together = np.concatenate(hits) if len(hits) == len(scores) else None
         return Score.from_items(np.concatenate(items), hits=together, limits=scores[0].limits)

@@ -3,7 +3,8 @@
     for group in interacting(plan_probe, plan, alone):
         group.ops, group.harm, group.alone
 
-Found by delta debugging on the label-free harm of parts of a plan: about log2(number of ops) forward passes for each member of a group.
+Found by delta debugging on the label-free harm of parts of a plan: about log2(number of ops) forward passes
+for each member of a group.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from octune.plan import Plan
 
 __all__ = ["Group", "interacting"]
 
-# The whole must be this many times the sum of its parts to be worth a search: single harms are themselves known to a factor of two.
+# The whole must be this many times the sum of its parts to be worth a search: single harms are themselves
+# known to a factor of two.
 RATIO = 4.0
 PROBES = 24
 
@@ -30,11 +32,18 @@ class Group:
 
 
 def interacting(
-    plan_probe: Callable[[Plan], float], plan: Plan, alone: Mapping[str, float], *, floor: float = 0.0, probes: int = PROBES
+    plan_probe: Callable[[Plan], float],
+    plan: Plan,
+    alone: Mapping[str, float],
+    *,
+    floor: float = 0.0,
+    probes: int = PROBES,
 ) -> list[Group]:
-    """The interacting groups of a plan, the most harmful first; none where harms add up. Costs at most ``probes`` forward passes.
+    """The interacting groups of a plan, the most harmful first; none where harms add up. Costs at most
+    ``probes`` forward passes.
 
-    ``alone`` is the harm of every op by itself. A whole below ``floor`` does not matter, however it comes about.
+    ``alone`` is the harm of every op by itself. A whole below ``floor`` does not matter, however it comes
+    about.
     """
     left = probes
 
@@ -55,8 +64,12 @@ def interacting(
     return groups
 
 
-def _smallest(measure: Callable[[Sequence[str]], float], ops: list[str], goal: float, may: Callable[[], bool]) -> list[str]:
-    """A small set of ops that does ``goal`` harm together: each member found by bisection, as the last one that a prefix needs."""
+def _smallest(
+    measure: Callable[[Sequence[str]], float], ops: list[str], goal: float, may: Callable[[], bool]
+) -> list[str]:
+    """A small set of ops that does ``goal`` harm together: each member found by bisection, as the last one
+    that a prefix needs.
+    """
     found: list[str] = []
     rest = ops
     while rest and may():

@@ -3,9 +3,10 @@
     plan_probe = PlanProbe(backend, ranges, inputs, journal)
     plan_probe(plan)                  # squared change of the output over the output's variance
 
-Harms of single ops are added up to predict a plan's. Where errors meet (a producer and its consumer, Q and K, a residual pair) the whole is
-worse than the sum, and only running the whole shows it. That is one forward pass over a handful of samples: next to nothing beside an
-evaluation, so no evaluation is spent on a plan before it was looked at in this way.
+Harms of single ops are added up to predict a plan's. Where errors meet (a producer and its consumer, Q and K,
+a residual pair) the whole is worse than the sum, and only running the whole shows it. That is one forward
+pass over a handful of samples: next to nothing beside an evaluation, so no evaluation is spent on a plan
+before it was looked at in this way.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from octune.calibration import Ranges
-from octune.plan import Plan
 from octune.harm.probe import output_change
+from octune.plan import Plan
 
 if TYPE_CHECKING:
     from octune.backends.base import Backend, Outputs
@@ -31,7 +32,9 @@ WORST = 1e9
 
 
 class PlanProbe:
-    """Measures plans, each once: answers are kept in the journal, so that a resumed run decides as the first one did."""
+    """Measures plans, each once: answers are kept in the journal, so that a resumed run decides as the first
+    one did.
+    """
 
     def __init__(self, backend: Backend, ranges: Ranges, inputs: Sequence[Any], journal: Journal) -> None:
         self._backend, self._ranges, self._inputs, self._journal = backend, ranges, inputs, journal
@@ -49,7 +52,8 @@ class PlanProbe:
             self._wanted = self._backend.outputs(Plan(), self._ranges, self._inputs)
         try:
             harm = output_change(self._wanted, self._backend.outputs(plan, self._ranges, self._inputs))
-        except Exception:  # a plan that does not run here is no reason to end the search: its trial would fail, and be recorded
+        # A plan that does not run here is no reason to end the search: its trial would fail and be recorded.
+        except Exception:
             log.debug("plan probe of %r", plan, exc_info=True)
             return WORST
         return min(harm, WORST) if math.isfinite(harm) else WORST

@@ -2,7 +2,8 @@
 
     harm = probe(backend, {"layer.query": [Scheme.int8()]}, ranges, inputs)
 
-Costs one forward pass for each op and scheme; a backend with gradients can do all of them in three (see the torch backend).
+Costs one forward pass for each op and scheme; a backend with gradients can do all of them in three (see the
+torch backend).
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     bias + bias_correction(stats, weight, dequantized)
 
-Rounding errors of weights do not average out over an input whose channels have a mean: each output is shifted by a constant, and
-constants of many ops add up where noise would not. The shift is known: (dequantized weight - weight) times the mean input. It costs
-nothing when the model runs.
+Rounding errors of weights do not average out over an input whose channels have a mean: each output is shifted
+by a constant, and constants of many ops add up where noise would not. The shift is known: (dequantized weight
+- weight) times the mean input. It costs nothing when the model runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def bias_correction(
     outputs, inputs = lost.shape[:2]
     if stats.channel_mean.size != inputs * groups:
         return np.zeros(outputs, np.float32)
-    # Every place of a convolution's kernel meets the same channel means; the border, where some meet padding, is left aside.
+    # Every place of a convolution's kernel meets the same channel means; the border, where some meet padding,
+    # is left aside.
     by_channel = lost.reshape(groups, outputs // groups, inputs, -1).sum(axis=3)
     means = stats.channel_mean.astype(np.float64).reshape(groups, inputs)
     shift: npt.NDArray[np.float64] = np.einsum("goi,gi->go", by_channel, means)

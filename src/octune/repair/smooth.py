@@ -1,14 +1,17 @@
-"""Smoothing: outlier channels of an activation are made smaller, and the weights that read them larger by as much.
+"""Smoothing: outlier channels of an activation are made smaller, and the weights that read them larger by as
+much.
 
-    found = smoothing(stats, weight)          # weight: (outputs, inputs), or (outputs, inputs of a group, height, width)
+    found = smoothing(stats, weight)          # weight: (outputs, inputs), or (outputs, inputs of a group,
+                                              height, width)
     found.multiplier                          # x * multiplier, channel by channel, is what gets quantized
     weight / found.multiplier                 # is what reads it
     found.low, found.high                     # the range of the smoothed input
 
-One channel that is a hundred times larger than the rest takes the range of all of them. Weights have a scale for every output, and
-can take some of it. How much moves over (alpha, as in SmoothQuant by Xiao et al., 2023) is chosen by the expected error of the
-product, from the largest value of each channel. For a chain of convolutions it is what is called cross-layer equalisation, done at the
-consumer: the producer is left as it was, so that every op's scheme is its own, and the compiled form multiplies and quantizes in one pass.
+One channel that is a hundred times larger than the rest takes the range of all of them. Weights have a scale
+for every output, and can take some of it. How much moves over (alpha, as in SmoothQuant by Xiao et al., 2023)
+is chosen by the expected error of the product, from the largest value of each channel. For a chain of
+convolutions it is what is called cross-layer equalisation, done at the consumer: the producer is left as it
+was, so that every op's scheme is its own, and the compiled form multiplies and quantizes in one pass.
 """
 
 from __future__ import annotations
@@ -39,17 +42,24 @@ class Smoothing:
 
 
 def smoothing(stats: TensorStats, weight: npt.NDArray[Any], groups: int = 1) -> Smoothing:
-    """The smoothing with the least expected error for a linear op or a convolution with this input and this weight."""
+    """The smoothing with the least expected error for a linear op or a convolution with this input and this
+    weight.
+    """
     # (groups, outputs of a group, inputs of a group, places of the kernel)
     parts = weight.astype(np.float32).reshape(groups, weight.shape[0] // groups, weight.shape[1], -1)
     inputs = np.maximum(stats.channel_max.astype(np.float64), 1e-5)
-    # All that is needed of the weights, so that trying an alpha is one pass over them: peaks by place, sums of squares by channel.
+    # All that is needed of the weights, so that trying an alpha is one pass over them: peaks by place, sums
+    # of squares by channel.
     peaks, squares = np.abs(parts).max(axis=3), np.square(parts, dtype=np.float64).sum(axis=(1, 3))
     weights = np.maximum(peaks.max(axis=1).reshape(-1).astype(np.float64), 1e-5)
     candidates = [_multiplier(inputs, weights, alpha) for alpha in ALPHAS]
-    best = min(candidates, key=lambda multiplier: _expected_error(inputs, peaks, squares, parts.shape[3], multiplier))
+    best = min(
+        candidates, key=lambda multiplier: _expected_error(inputs, peaks, squares, parts.shape[3], multiplier)
+    )
     reach = float((inputs * best).max())
-    return Smoothing(best.astype(np.float32), -reach if stats.low < 0 else 0.0, reach if stats.high > 0 else 0.0)
+    return Smoothing(
+        best.astype(np.float32), -reach if stats.low < 0 else 0.0, reach if stats.high > 0 else 0.0
+    )
 
 
 def _multiplier(inputs: Floats, weights: Floats, alpha: float) -> Floats:
@@ -57,7 +67,9 @@ def _multiplier(inputs: Floats, weights: Floats, alpha: float) -> Floats:
     return np.asarray(multiplier / np.exp(np.log(multiplier).mean()), dtype=np.float64)
 
 
-def _expected_error(inputs: Floats, peaks: npt.NDArray[np.float32], squares: Floats, places: int, multiplier: Floats) -> float:
+def _expected_error(
+    inputs: Floats, peaks: npt.NDArray[np.float32], squares: Floats, places: int, multiplier: Floats
+) -> float:
     """Rounding of the input, as the weights magnify it, and of the weights, as the input magnifies it."""
     groups, _, width = peaks.shape
     smoothed, divisor = (inputs * multiplier).reshape(groups, width), multiplier.reshape(groups, width)
@@ -65,4 +77,7 @@ def _expected_error(inputs: Floats, peaks: npt.NDArray[np.float32], squares: Flo
     weight_step = (peaks / divisor[:, None, :].astype(np.float32)).max(axis=2).astype(np.float64) / 127
     # A channel's typical value is some fixed share of its largest; a third is that of a normal distribution.
     typical = places * np.square(smoothed / 3).sum(axis=1)
-    return float(input_step**2 * (squares / np.square(divisor)).sum() + (np.square(weight_step).sum(axis=1) * typical).sum())
+    return float(
+        input_step**2 * (squares / np.square(divisor)).sum()
+        + (np.square(weight_step).sum(axis=1) * typical).sum()
+    )

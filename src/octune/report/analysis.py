@@ -18,7 +18,9 @@ COLUMNS = ("int8", "dynamic", "repaired", "bf16")
 def analysis_table(analysis: Analysis, most: int | None = 30) -> RenderableType:
     """The most harmful ops (``most`` of them, or all), groups, and the first plan."""
     unit = "ms" if analysis.objective == "performance" else "kB"
-    table = Table(title="harm of every op by itself, the least of each kind", title_justify="left", header_style="bold")
+    table = Table(
+        title="harm of every op by itself, the least of each kind", title_justify="left", header_style="bold"
+    )
     table.add_column("op")
     table.add_column("kind")
     for column in COLUMNS:
@@ -30,23 +32,39 @@ def analysis_table(analysis: Analysis, most: int | None = 30) -> RenderableType:
     for row in rows[:most]:
         style = "red" if plain_harm(row) > COMFORTABLE else ""
         table.add_row(
-            row.op.name, row.op.kind, *(_least(row, column) for column in COLUMNS), *_costs(row, unit), str(row.start), style=style
+            row.op.name,
+            row.op.kind,
+            *(_least(row, column) for column in COLUMNS),
+            *_costs(row, unit),
+            str(row.start),
+            style=style,
         )
     parts: list[RenderableType] = [table]
     if most is not None and len(rows) > most:
         parts.append(Text(f"and {len(rows) - most} ops with less harm", style="dim"))
     for group in analysis.groups:
-        parts.append(Text(f"harmful together: {', '.join(group.ops)}: {group.harm:.2g}, alone {group.alone:.2g} in all"))
-    counts = ", ".join(f"{count} {dtype}" for dtype, count in sorted(analysis.start.counts().items(), reverse=True))
+        parts.append(
+            Text(
+                f"harmful together: {', '.join(group.ops)}: {group.harm:.2g}, alone {group.alone:.2g} in all"
+            )
+        )
+    counts = ", ".join(
+        f"{count} {dtype}" for dtype, count in sorted(analysis.start.counts().items(), reverse=True)
+    )
     repaired = sum(bool(scheme.repairs) for scheme in analysis.start.values())
     parts += [
         Text(),
         Text(f"every op in its fastest scheme: harm {analysis.fastest_harm:.2g}, measured as a whole"),
         Text(
-            f"auto begins with: {counts}, {repaired} repaired; harm {analysis.start_harm:.2g} ({_verdict(analysis.start_harm)})",
+            f"auto begins with: {counts}, {repaired} repaired; harm {analysis.start_harm:.2g} "
+            f"({_verdict(analysis.start_harm)})",
             style="bold",
         ),
-        Text(f"harm is squared change of the output over its variance, on {analysis.samples} calibration samples or less", style="dim"),
+        Text(
+            f"harm is squared change of the output over its variance, on {analysis.samples} calibration "
+            "samples or less",
+            style="dim",
+        ),
     ]
     return Group(*parts)
 
@@ -70,6 +88,8 @@ def _column(scheme: Scheme) -> str:
 
 def _costs(row: Row, unit: str) -> tuple[str, str]:
     scale = 1.0 if unit == "ms" else 1e-3
-    quantized = [scale * cost for scheme, cost in row.cost.items() if not scheme.is_float and not scheme.repairs]
+    quantized = [
+        scale * cost for scheme, cost in row.cost.items() if not scheme.is_float and not scheme.repairs
+    ]
     floats = [scale * cost for scheme, cost in row.cost.items() if scheme.dtype == "fp32"]
     return tuple(f"{min(some):.3g}" if some else "-" for some in (quantized, floats))  # type: ignore[return-value]

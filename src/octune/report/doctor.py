@@ -17,8 +17,8 @@ from octune.machine import probe_machine
 __all__ = ["examine", "show"]
 
 PACKAGES = {
-    "torch": "torch", "transformers": "torch", "tensorflow-cpu": "tensorflow", "onnx": "onnx", "onnxruntime": "onnx", "openvino": "onnx",
-    "ray": "ray", "plotly": "report", "jinja2": "report",
+    "torch": "torch", "transformers": "torch", "tensorflow-cpu": "tensorflow", "onnx": "onnx",
+    "onnxruntime": "onnx", "openvino": "onnx", "ray": "ray", "plotly": "report", "jinja2": "report",
 }  # fmt: skip
 
 
@@ -36,20 +36,31 @@ def examine() -> dict[str, Any]:
     if machine.refused:
         return findings | {"advice": [machine.refused]}
     if not machine.exact_int8:
-        advice.append("this CPU has no int8 dot product (VNNI, AMX): int8 gains less, and weights are kept small so that no sum overflows")
+        advice.append(
+            "this CPU has no int8 dot product (VNNI, AMX): int8 gains less, and weights are kept small so "
+            "that no sum overflows"
+        )
     if machine.compiler is None:
-        advice.append("there is no g++: winners stay eager int8; install a C++ compiler to have them compiled")
+        advice.append(
+            "there is no g++: winners stay eager int8; install a C++ compiler to have them compiled"
+        )
     for backend in installed():
         found = backend.self_test()
         findings["speed"][backend.name] = dict(found.speed)
         advice.extend(f"{backend.name}: {line}" for line in (*found.advice, *_slow(found.speed)))
     if not findings["speed"]:
-        advice.append("no framework is installed: pip install 'octune[torch]', 'octune[tensorflow]' or 'octune[onnx]'")
+        advice.append(
+            "no framework is installed: pip install 'octune[torch]', 'octune[tensorflow]' or 'octune[onnx]'"
+        )
     return findings
 
 
 def _slow(speed: Mapping[str, float]) -> list[str]:
-    return [f"{name} is not faster than fp32 here" for name, ratio in speed.items() if name.startswith("int8") and ratio < 1.0]
+    return [
+        f"{name} is not faster than fp32 here"
+        for name, ratio in speed.items()
+        if name.startswith("int8") and ratio < 1.0
+    ]
 
 
 def _version(package: str) -> str | None:
@@ -63,7 +74,8 @@ def show(findings: dict[str, Any], console: Console) -> None:
     """The findings on a terminal."""
     machine = findings["machine"]
     console.print(
-        f"[bold]machine[/bold]   {machine['cpu']}, {machine['cores']} cores, {machine['architecture']}, Python {findings['python']}"
+        f"[bold]machine[/bold]   {machine['cpu']}, {machine['cores']} cores, {machine['architecture']}, "
+        f"Python {findings['python']}"
     )
     console.print(f"[bold]features[/bold]  {', '.join(machine['features']) or 'none that matters here'}")
     console.print(f"[bold]compiler[/bold]  {machine['compiler'] or 'none'}")
@@ -72,7 +84,9 @@ def show(findings: dict[str, Any], console: Console) -> None:
     table.add_column("version")
     table.add_column("if missing")
     for package, version in findings["packages"].items():
-        table.add_row(package, version or "-", "" if version else escape(f"pip install 'octune[{PACKAGES[package]}]'"))
+        table.add_row(
+            package, version or "-", "" if version else escape(f"pip install 'octune[{PACKAGES[package]}]'")
+        )
     console.print(table)
     for framework, measured in findings["speed"].items():
         console.print(f"\n[bold]{framework}[/bold]   a 768 x 3072 linear on 128 rows, against fp32")

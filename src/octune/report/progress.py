@@ -1,4 +1,5 @@
-"""A run on the terminal: what is being done, the trials so far, how long it has taken and how long it may take.
+"""A run on the terminal: what is being done, the trials so far, how long it has taken and how long it may
+take.
 
 with closing(LiveProgress(console, timeout)) as listener:
     tune(..., listener=listener)
@@ -52,7 +53,16 @@ def _row(index: int, trial: Trial) -> list[RenderableType]:
         return [label, trial.reason, trial.form, score, items, "", speed, ""]
     style = {"pass": "green", "fail": "red"}.get(verdict.outcome, "yellow")
     word = verdict.outcome + (", stopped early" if verdict.stopped else "")
-    return [label, trial.reason, trial.form, score, items, f"{verdict.drop:+.4f}", speed, Text(word, style=style)]
+    return [
+        label,
+        trial.reason,
+        trial.form,
+        score,
+        items,
+        f"{verdict.drop:+.4f}",
+        speed,
+        Text(word, style=style),
+    ]
 
 
 def _items(score: Score | None) -> str:
@@ -97,7 +107,9 @@ class LiveProgress(Listener):
         return text
 
     def _say(self, line: str) -> None:
-        self._console.print(f"{time.monotonic() - self._begun:6.0f} s  {line}", highlight=False, soft_wrap=True)
+        self._console.print(
+            f"{time.monotonic() - self._begun:6.0f} s  {line}", highlight=False, soft_wrap=True
+        )
 
     def stage(self, name: str, detail: str) -> None:
         self._stage = f"{name}: {detail}"
@@ -107,7 +119,11 @@ class LiveProgress(Listener):
     def trial(self, trial: Trial) -> None:
         self._trials.append(trial)
         if self._live is None:
-            self._say(f"  {trial.form}: score {trial.score}, {trial.verdict}" if trial.error is None else f"  {trial.form}: {trial.error}")
+            self._say(
+                f"  {trial.form}: score {trial.score}, {trial.verdict}"
+                if trial.error is None
+                else f"  {trial.form}: {trial.error}"
+            )
 
     def note(self, text: str) -> None:
         self.notes.append(text)

@@ -37,24 +37,39 @@ def result_table(result: Result, saved_to: str | None = None) -> RenderableType:
     table.add_row("latency, median", _ms(baseline.latency_ms), _ms(best.latency_ms))
     table.add_row("speed-up, measured in turns", "1.00x", "-" if best.speed is None else str(best.speed))
     table.add_row("weights", megabytes(baseline.size), megabytes(best.size))
-    counts = ", ".join(f"{count} {dtype}" for dtype, count in sorted(result.plan.counts().items(), reverse=True))
+    counts = ", ".join(
+        f"{count} {dtype}" for dtype, count in sorted(result.plan.counts().items(), reverse=True)
+    )
     table.add_row("ops", f"{len(result.plan)} fp32", counts)
     parts: list[RenderableType] = [trial_table([baseline, *result.trials]), Text(), table]
     if result.kept:
-        kept = Table(title="ops that were not quantized", title_justify="left", box=None, header_style="bold", pad_edge=False)
+        kept = Table(
+            title="ops that were not quantized",
+            title_justify="left",
+            box=None,
+            header_style="bold",
+            pad_edge=False,
+        )
         kept.add_column("op")
         kept.add_column("runs in")
         kept.add_column("why")
         for name, why in result.kept.items():
             kept.add_row(name, result.plan[name].dtype if name in result.plan else "fp32", why)
         parts += [Text(), kept]
-    parts += [Text(), Text(f"{len(result.trials)} trials in {result.seconds:.1f} s; stopped because {result.stopped_because}")]
+    parts += [
+        Text(),
+        Text(
+            f"{len(result.trials)} trials in {result.seconds:.1f} s; stopped because {result.stopped_because}"
+        ),
+    ]
     parts += [Text(f"time: {spent(result)}", style="dim")] if result.stages else []
     parts += [Text(f"note: {note}", style="dim") for note in result.notes]
     where = result.environment
     cpu = where.get("machine", {}).get("cpu", "unknown CPU")
     versions = [f"{name} {where[name]}" for name in RUNTIMES if where.get(name)]
-    parts.append(Text(", ".join([f"machine: {cpu}", f"{where.get('threads', '?')} threads", *versions]), style="dim"))
+    parts.append(
+        Text(", ".join([f"machine: {cpu}", f"{where.get('threads', '?')} threads", *versions]), style="dim")
+    )
     if saved_to is not None:
         parts.append(Text(f"saved to {saved_to}", style="bold"))
     return Group(*parts)
@@ -63,9 +78,15 @@ def result_table(result: Result, saved_to: str | None = None) -> RenderableType:
 def _add_verdict(table: Table, verdict: Verdict, what: str) -> None:
     interval = "" if verdict.low is None else f" [{verdict.low:+.4f}, {verdict.high:+.4f}]"
     level = f", with {verdict.confidence or USUAL:.0%} interval" if interval else ""
-    table.add_row(f"{what}{level}", "", f"{verdict.outcome}: {verdict.drop:+.4f} of {verdict.allowed:.4f} allowed{interval}")
+    table.add_row(
+        f"{what}{level}",
+        "",
+        f"{verdict.outcome}: {verdict.drop:+.4f} of {verdict.allowed:.4f} allowed{interval}",
+    )
     if verdict.lost is not None:
-        table.add_row("  answers that flipped", "", f"{verdict.lost} lost, {verdict.gained} gained of {verdict.n}")
+        table.add_row(
+            "  answers that flipped", "", f"{verdict.lost} lost, {verdict.gained} gained of {verdict.n}"
+        )
     if verdict.certainty:
         table.add_row("  certainty", "", verdict.certainty)
 

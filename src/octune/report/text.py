@@ -17,17 +17,22 @@ def megabytes(size: int | None) -> str:
 
 
 def flattery(result: Result) -> str:
-    """What choosing the best of several plans on the same data does to its score; empty where there was no choice."""
+    """What choosing the best of several plans on the same data does to its score; empty where there was no
+    choice.
+    """
     if result.rivals < 2 or result.certified is not None or not result.met or result.best.form == "fp32":
         return ""
     return (
-        f"best of {result.rivals} trials on the same data, so its score is partly luck: criterion.certify: holdout checks it on data "
+        f"best of {result.rivals} trials on the same data, so its score is partly luck: criterion.certify: "
+        "holdout checks it on data "
         "that had no say"
     )
 
 
 def in_evaluations(stages: Mapping[str, float]) -> tuple[float, float] | None:
-    """All time but that of compiling in evaluations of fp32, which is what tuning is counted in; and the seconds of compiling."""
+    """All time but that of compiling in evaluations of fp32, which is what tuning is counted in; and the
+    seconds of compiling.
+    """
     fp32, compiling = stages.get("baseline"), stages.get("finalists", 0.0)
     return ((sum(stages.values()) - compiling) / fp32, compiling) if fp32 else None
 
@@ -39,7 +44,9 @@ def spent(result: Result) -> str:
     if counted is None:
         return parts
     evaluations, compiling = counted
-    return f"{parts}; {evaluations:.1f} fp32 evaluations" + (f" and {compiling:.1f} s of compiling" if compiling else "")
+    return f"{parts}; {evaluations:.1f} fp32 evaluations" + (
+        f" and {compiling:.1f} s of compiling" if compiling else ""
+    )
 
 
 def story(result: Result) -> str:
@@ -60,13 +67,18 @@ def story(result: Result) -> str:
     if best.speed is not None and best.latency_ms is not None:
         lines.append(f"  latency   {best.latency_ms:.2f} ms, {best.speed} as fast as fp32 ({best.form})")
     lines.append(f"  size      {megabytes(baseline.size)} -> {megabytes(best.size)}")
-    counts = ", ".join(f"{count} {dtype}" for dtype, count in sorted(result.plan.counts().items(), reverse=True))
+    counts = ", ".join(
+        f"{count} {dtype}" for dtype, count in sorted(result.plan.counts().items(), reverse=True)
+    )
     lines.append(f"  plan      {counts} ({result.plan.digest[:8]})")
     for name, why in list(result.kept.items())[:8]:
         lines.append(f"            {name} stays {result.plan[name].dtype}: {why}")
     if len(result.kept) > 8:
         lines.append(f"            ... and {len(result.kept) - 8} more")
-    lines.append(f"  search    {len(result.trials)} trials in {result.seconds:.1f} s; stopped because {result.stopped_because}")
+    lines.append(
+        f"  search    {len(result.trials)} trials in {result.seconds:.1f} s; stopped because "
+        f"{result.stopped_because}"
+    )
     if result.stages:
         lines.append(f"  time      {spent(result)}")
     lines.extend(f"  note      {note}" for note in result.notes)

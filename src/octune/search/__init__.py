@@ -8,7 +8,19 @@ from octune.search.mse import Mse
 from octune.search.sampled import Bayesian, Random, Tpe
 from octune.search.space import Space
 
-__all__ = ["Auto", "Basic", "Bayesian", "Exhaustive", "Mse", "Proposal", "Random", "STRATEGIES", "Space", "Strategy", "Tpe"]
+__all__ = [
+    "Auto",
+    "Basic",
+    "Bayesian",
+    "Exhaustive",
+    "Mse",
+    "Proposal",
+    "Random",
+    "STRATEGIES",
+    "Space",
+    "Strategy",
+    "Tpe",
+]
 
 STRATEGIES: dict[str, type[Strategy]] = {
     "auto": Auto,

@@ -1,9 +1,11 @@
-"""Which op gets which scheme: the least cost within a budget of harm, and how many ops must leave their first scheme.
+"""Which op gets which scheme: the least cost within a budget of harm, and how many ops must leave their first
+scheme.
 
     allocate({"a": [Option(INT8, harm=0.2, price=0.0), Option(FP32, harm=0.0, price=1.5)]}, budget=0.1)
 
-A knapsack with one choice for each op, solved by dynamic programming over the budget in small steps. (SciPy's ``milp`` would do, but
-for a line that HiGHS 1.12 prints on standard output now and then, where programs read our JSON.)
+A knapsack with one choice for each op, solved by dynamic programming over the budget in small steps. (SciPy's
+``milp`` would do, but for a line that HiGHS 1.12 prints on standard output now and then, where programs read
+our JSON.)
 """
 
 from __future__ import annotations
@@ -39,13 +41,24 @@ def allocate(options: Mapping[str, Sequence[Option]], budget: float, floats: int
 
     Where that cannot be (some ops have no float scheme), the least harmful choice of all.
     """
-    usable = {op: [option for option in some if option.harm <= budget] or [_gentlest(some)] for op, some in options.items()}
+    usable = {
+        op: [option for option in some if option.harm <= budget] or [_gentlest(some)]
+        for op, some in options.items()
+    }
     chosen = _cheapest(usable, budget)
     if chosen is None:
         return {op: _gentlest(some).scheme for op, some in options.items()}
-    # An op that leaves int8 does less harm, so the budget holds whichever ops are made to: those that pay the least for it.
-    ways_out = {op: min((o for o in some if o.scheme.is_float), key=_by_price, default=None) for op, some in usable.items()}
-    extra = {op: out.price - chosen[op].price for op, out in ways_out.items() if out is not None and not chosen[op].scheme.is_float}
+    # An op that leaves int8 does less harm, so the budget holds whichever ops are made to: those that pay the
+    # least for it.
+    ways_out = {
+        op: min((o for o in some if o.scheme.is_float), key=_by_price, default=None)
+        for op, some in usable.items()
+    }
+    extra = {
+        op: out.price - chosen[op].price
+        for op, out in ways_out.items()
+        if out is not None and not chosen[op].scheme.is_float
+    }
     missing = max(0, floats - sum(option.scheme.is_float for option in chosen.values()))
     for op in sorted(extra, key=lambda op: (extra[op], -chosen[op].harm, op))[:missing]:
         chosen[op] = ways_out[op] or chosen[op]
@@ -53,7 +66,9 @@ def allocate(options: Mapping[str, Sequence[Option]], budget: float, floats: int
 
 
 def _cheapest(options: Mapping[str, Sequence[Option]], budget: float) -> dict[str, Option] | None:
-    """The cheapest choice within the budget, None if there is none: one op after the other, for every part of the budget."""
+    """The cheapest choice within the budget, None if there is none: one op after the other, for every part of
+    the budget.
+    """
     if not budget > 0:
         return None
     steps = STEPS * len(options)

@@ -4,9 +4,9 @@
     while (proposal := strategy.ask()) is not None:
         strategy.tell(run(proposal.plan))
 
-A strategy is written as a generator, so that it reads from top to bottom: it yields a proposal and receives the trial
-that came of it. It must be a pure function of the space and of what it was told: a resumed run asks the same
-questions, and the journal answers those that were answered before.
+A strategy is written as a generator, so that it reads from top to bottom: it yields a proposal and receives
+the trial that came of it. It must be a pure function of the space and of what it was told: a resumed run asks
+the same questions, and the journal answers those that were answered before.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ Search = Generator[Proposal, Trial, None]
 class Strategy(ABC):
     """Proposes plans. Subclasses write :meth:`search`.
 
-    ``keep_going`` is True when there is a time budget to use: after a plan that passes, look for a faster one.
+    ``keep_going`` is True when there is a time budget to use: after a plan that passes, look for a faster
+    one.
     """
 
     def __init__(self, space: Space, *, keep_going: bool = False, seed: int = 1978) -> None:

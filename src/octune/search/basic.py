@@ -1,10 +1,12 @@
 """The strategy that iLiT and LPOT users know as ``basic``.
 
-1. All-int8 plans: one for each way of quantizing (mode, granularity, range method) that the ops share. Nothing is repaired.
+1. All-int8 plans: one for each way of quantizing (mode, granularity, range method) that the ops share.
+   Nothing is repaired.
 2. From the best of them, one op at a time back to fp32.
 3. Cumulative: the ops whose fallback helped most go back to fp32 together, one more each time.
 
-Costs up to 2 n evaluations for n ops: 100 trials end before stage 2 does on BERT-large. ``auto`` is the better choice.
+Costs up to 2 n evaluations for n ops: 100 trials end before stage 2 does on BERT-large. ``auto`` is the
+better choice.
 """
 
 from __future__ import annotations
@@ -54,7 +56,12 @@ class Basic(Strategy):
 
     def _uniform(self, variant: Scheme) -> Plan:
         """Every op in this variant, or the nearest that it has."""
-        return Plan({op: min(schemes, key=lambda s: _distance(s, variant)) for op, schemes in self.space.choices.items()})
+        return Plan(
+            {
+                op: min(schemes, key=lambda s: _distance(s, variant))
+                for op, schemes in self.space.choices.items()
+            }
+        )
 
 
 def _distance(scheme: Scheme, wanted: Scheme) -> tuple[bool, bool, bool, bool, bool]:

@@ -1,21 +1,24 @@
-"""What is believed about the harm of ops: what the probe measured, corrected by what plan probes and evaluations say.
+"""What is believed about the harm of ops: what the probe measured, corrected by what plan probes and
+evaluations say.
 
     belief = Belief(space)
     belief.correct(groups)                 # ops that are worse together than alone
     belief.suspect(failing_plan)           # it failed, and nothing that is known explains it
-    belief.cheapest(target)                # the cheapest plan with at most that much harm, looked at as a whole
+    belief.cheapest(target)                # the cheapest plan with at most that much harm, looked at as a
+                                           whole
 
-A correction is an extra harm of an op's fastest scheme. Its other schemes have as much less of it as they do less harm by themselves.
+A correction is an extra harm of an op's fastest scheme. Its other schemes have as much less of it as they do
+less harm by themselves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from octune.harm import Group
 from octune.plan import Plan, Scheme
 from octune.search.allocate import Option, allocate
 from octune.search.space import Space
-from octune.harm import Group
 
 __all__ = ["Belief"]
 
@@ -54,7 +57,11 @@ class Belief:
 
     def options(self, op: str) -> list[Option]:
         """The ways out for an op, with believed harms."""
-        some = [option for option in self._options[op] if not (self.exact and option.scheme.dtype == "bf16" and op in self.quantizable)]
+        some = [
+            option
+            for option in self._options[op]
+            if not (self.exact and option.scheme.dtype == "bf16" and op in self.quantizable)
+        ]
         return [Option(option.scheme, self.harm(op, option.scheme), option.price) for option in some]
 
     def price(self, plan: Plan) -> float:
@@ -65,28 +72,49 @@ class Belief:
         """Share out what a group does together, and its ops do not do alone."""
         for group in groups:
             for op in group.ops:
-                self._extra[op] = self._extra.get(op, 0.0) + max(0.0, group.harm - group.alone) / len(group.ops)
+                self._extra[op] = self._extra.get(op, 0.0) + max(0.0, group.harm - group.alone) / len(
+                    group.ops
+                )
 
     def suspect(self, plan: Plan) -> None:
-        """This plan failed for no known reason: a little harm that nobody saw is shared out over all that is int8 in it."""
+        """This plan failed for no known reason: a little harm that nobody saw is shared out over all that is
+        int8 in it.
+        """
         suspects = [op for op, scheme in plan.items() if not scheme.is_float]
         unseen = SUSPICION * (self.predicted(plan) or 1.0)
         for op in suspects:
             self._extra[op] = self._extra.get(op, 0.0) + unseen / len(suspects)
 
     def nearly_float(self, count: int, skip: int = 0) -> Plan:
-        """All in float but ``count`` ops that save the most time for the least harm (behind ``skip`` of them), as gentle as int8 gets."""
+        """All in float but ``count`` ops that save the most time for the least harm (behind ``skip`` of
+        them), as gentle as int8 gets.
+        """
         floats = {
-            op: min((o for o in self.options(op) if o.scheme.is_float), key=lambda o: o.price, default=None) for op in self.quantizable
+            op: min((o for o in self.options(op) if o.scheme.is_float), key=lambda o: o.price, default=None)
+            for op in self.quantizable
         }
-        gentle = {op: min((o for o in self.options(op) if not o.scheme.is_float), key=lambda o: o.harm) for op in self.quantizable}
-        worth = {op: 0.0 if out is None else (out.price - gentle[op].price) / max(gentle[op].harm, 1e-12) for op, out in floats.items()}
+        gentle = {
+            op: min((o for o in self.options(op) if not o.scheme.is_float), key=lambda o: o.harm)
+            for op in self.quantizable
+        }
+        worth = {
+            op: 0.0 if out is None else (out.price - gentle[op].price) / max(gentle[op].harm, 1e-12)
+            for op, out in floats.items()
+        }
         kept = set(sorted(self.quantizable, key=lambda op: (-worth[op], op))[skip : skip + count])
-        return self.fastest.with_({op: gentle[op].scheme if op in kept or out is None else out.scheme for op, out in floats.items()})
+        return self.fastest.with_(
+            {op: gentle[op].scheme if op in kept or out is None else out.scheme for op, out in floats.items()}
+        )
 
-    def cheapest(self, target: float, floats: int = 0, allowed: Callable[[str, Option], bool] = lambda op, option: True) -> Plan:
-        """The cheapest plan whose harm as a whole is about ``target`` at most, with at least ``floats`` ops not in int8."""
-        options = {op: [option for option in self.options(op) if allowed(op, option)] for op in self.space.choices}
+    def cheapest(
+        self, target: float, floats: int = 0, allowed: Callable[[str, Option], bool] = lambda op, option: True
+    ) -> Plan:
+        """The cheapest plan whose harm as a whole is about ``target`` at most, with at least ``floats`` ops
+        not in int8.
+        """
+        options = {
+            op: [option for option in self.options(op) if allowed(op, option)] for op in self.space.choices
+        }
         # Ops that never were int8 are no float that was chosen.
         floats += sum(scheme.is_float for scheme in self.fastest.values())
         budget = target

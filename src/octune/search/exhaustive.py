@@ -1,7 +1,9 @@
-"""All plans there are, the fastest first by predicted cost: the first one that passes is the best one there is.
+"""All plans there are, the fastest first by predicted cost: the first one that passes is the best one there
+is.
 
-Every op may be in its fastest scheme, repaired, dynamic, bf16 or fp32, so there are up to 5^n plans for n ops: this is for models
-with a handful of ops, and a yardstick for other strategies. It ends with ``max_trials`` or ``timeout`` where there are more.
+Every op may be in its fastest scheme, repaired, dynamic, bf16 or fp32, so there are up to 5^n plans for n
+ops: this is for models with a handful of ops, and a yardstick for other strategies. It ends with
+``max_trials`` or ``timeout`` where there are more.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from octune.search.rungs import rungs
 
 __all__ = ["Exhaustive"]
 
-# With time to spend: plans that are predicted to be this much slower than the first one that passed may still turn out faster.
+# With time to spend: plans that are predicted to be this much slower than the first one that passed may still
+# turn out faster.
 DOUBT = 1.05
 
 
@@ -37,7 +40,10 @@ class Exhaustive(Strategy):
         """All plans in the order of their predicted cost, made one by one."""
         base = self.space.total_cost(self.space.fastest())
         ladders = {
-            op: sorted({scheme: self.space.price(op, scheme) for scheme in rungs(self.space, op).values()}.items(), key=lambda row: row[1])
+            op: sorted(
+                {scheme: self.space.price(op, scheme) for scheme in rungs(self.space, op).values()}.items(),
+                key=lambda row: row[1],
+            )
             for op in self.space.choices
         }
         ops = [op for op, ladder in ladders.items() if len(ladder) > 1]
@@ -53,4 +59,6 @@ class Exhaustive(Strategy):
                 ladder, place = ladders[ops[index]], places[index]
                 if place + 1 < len(ladder):
                     step = ladder[place + 1][1] - ladder[place][1]
-                    heapq.heappush(heap, (price + step, (*places[:index], place + 1, *places[index + 1 :]), index))
+                    heapq.heappush(
+                        heap, (price + step, (*places[:index], place + 1, *places[index + 1 :]), index)
+                    )

@@ -3,8 +3,8 @@
 1. Every op in int8, in its least harmful range method.
 2. The op whose int8 moves the model's output most goes back to fp32, then the next one, and so on.
 
-The error is the label-free harm that every backend measures, so there is no framework without it. Costs up to 1 + n evaluations for n
-ops, and as many as there are guilty ops where the order is right.
+The error is the label-free harm that every backend measures, so there is no framework without it. Costs up to
+1 + n evaluations for n ops, and as many as there are guilty ops where the order is right.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
     ops = legal_ops(backend.ops(), config.quantization, ranges)
 
-A request that cannot be honoured is an error that says so; an op that cannot be quantized keeps fp32 and a note.
+A request that cannot be honoured is an error that says so; an op that cannot be quantized keeps fp32 and a
+note.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ DEFAULT_METHODS: tuple[RangeMethod, ...] = ("minmax", "mse", "percentile")
 
 
 def legal_ops(ops: Sequence[Op], options: Quantization, ranges: Ranges | None) -> tuple[Op, ...]:
-    """The ops with the schemes they may use in this run. ``ranges`` is None when there was no calibration data."""
+    """The ops with the schemes they may use in this run. ``ranges`` is None when there was no calibration
+    data.
+    """
     by_name = match_ops(options.ops, [op.name for op in ops])
     return tuple(_narrow(op, options, by_name.get(op.name), ranges) for op in ops)
 
@@ -49,18 +52,24 @@ def _narrow(op: Op, options: Quantization, own: OpOptions | None, ranges: Ranges
     elif options.approach == "dynamic":
         schemes = [s for s in schemes if s.mode != "static"]
     _refuse_impossible(op, weight, activation)
-    granularities = weight.granularity or (("per_channel",) if any(s.granularity == "per_channel" for s in schemes) else ("per_tensor",))
+    granularities = weight.granularity or (
+        ("per_channel",) if any(s.granularity == "per_channel" for s in schemes) else ("per_tensor",)
+    )
     schemes = [s for s in schemes if s.granularity is None or s.granularity in granularities]
     schemes = [s for s in schemes if _dtype_allowed(s, weight.dtype, activation.dtype, pinned is not None)]
     if not schemes:
         able = "; ".join(str(s) for s in op.schemes)
         raise UnsupportedError(
             f"No scheme of {op.name!r} ({op.kind}) fits what quantization asks for: "
-            f"weight {_said(weight)}, activation {_said(activation)}, approach {options.approach}. It can run as: {able}."
+            f"weight {_said(weight)}, activation {_said(activation)}, approach {options.approach}. It can "
+            f"run as: {able}."
         )
     if all(s.is_float for s in schemes):
         return replace(
-            op, schemes=tuple(schemes), note=op.note or ("kept by the configuration" if own else "no int8 scheme without calibration data")
+            op,
+            schemes=tuple(schemes),
+            note=op.note
+            or ("kept by the configuration" if own else "no int8 scheme without calibration data"),
         )
     return replace(op, schemes=tuple(schemes))
 
@@ -77,7 +86,8 @@ def _expand(schemes: Iterable[Scheme], activation: TensorOptions, ranges: Ranges
             if "minmax" in methods:
                 yield scheme
         elif scheme.repairs:
-            # What else is repaired is the weights: one range method, the one that is best on its own as often as not, is enough.
+            # What else is repaired is the weights: one range method, the one that is best on its own as often
+            # as not, is enough.
             yield replace(scheme, range_method="mse" if "mse" in methods else cast(RangeMethod, methods[0]))
         else:
             yield from (replace(scheme, range_method=cast(RangeMethod, method)) for method in methods)
@@ -85,7 +95,9 @@ def _expand(schemes: Iterable[Scheme], activation: TensorOptions, ranges: Ranges
 
 def _refuse_impossible(op: Op, weight: TensorOptions, activation: TensorOptions) -> None:
     def refuse(what: str, got: object, can: str) -> None:
-        raise UnsupportedError(f"quantization.{what} is {got} at {op.name!r}, which this backend cannot honour: {can}.")
+        raise UnsupportedError(
+            f"quantization.{what} is {got} at {op.name!r}, which this backend cannot honour: {can}."
+        )
 
     if weight.dtype and set(weight.dtype) == {"uint8"}:
         refuse("weight.dtype", list(weight.dtype), "weights are signed (int8)")
@@ -98,12 +110,20 @@ def _refuse_impossible(op: Op, weight: TensorOptions, activation: TensorOptions)
             "activations are uint8 with a zero point (asym); signed kernels are many times slower",
         )
     if activation.granularity and "per_tensor" not in activation.granularity:
-        refuse("activation.granularity", list(activation.granularity), "activations have one range per tensor (per_tensor)")
+        refuse(
+            "activation.granularity",
+            list(activation.granularity),
+            "activations have one range per tensor (per_tensor)",
+        )
     if weight.algorithm and "minmax" not in weight.algorithm:
-        refuse("weight.algorithm", list(weight.algorithm), "weights are scaled to their largest value (minmax)")
+        refuse(
+            "weight.algorithm", list(weight.algorithm), "weights are scaled to their largest value (minmax)"
+        )
 
 
-def _dtype_allowed(scheme: Scheme, weight: tuple[str, ...] | None, activation: tuple[str, ...] | None, pinned: bool) -> bool:
+def _dtype_allowed(
+    scheme: Scheme, weight: tuple[str, ...] | None, activation: tuple[str, ...] | None, pinned: bool
+) -> bool:
     # fp32 stays a way out of int8, unless this op was pinned by hand: what is said of all ops is what to try.
     if scheme.dtype == "fp32" and not pinned:
         return True
@@ -117,16 +137,23 @@ def _float_or_int8(dtypes: Iterable[str]) -> set[str]:
 
 def _pinned(own: OpOptions | None) -> set[str] | None:
     """The dtypes that the configuration names for this very op, or None if it names none."""
-    named = [options.dtype for options in (own.weight, own.activation) if options.dtype is not None] if own else []
+    named = (
+        [options.dtype for options in (own.weight, own.activation) if options.dtype is not None]
+        if own
+        else []
+    )
     return set.intersection(*(_float_or_int8(dtypes) for dtypes in named)) if named else None
 
 
 def _honoured(op: Op, pinned: set[str] | None) -> Op:
-    """An op that can only be fp32, or an error if the configuration asks for something else at this very op."""
+    """An op that can only be fp32, or an error if the configuration asks for something else at this very
+    op.
+    """
     if pinned is not None and "fp32" not in pinned:
         wanted = " or ".join(sorted(pinned)) or "two dtypes at once"
         raise UnsupportedError(
-            f"quantization.ops asks for {wanted} at {op.name!r}, which stays fp32: {op.note or 'it has no other scheme'}."
+            f"quantization.ops asks for {wanted} at {op.name!r}, which stays fp32: "
+            f"{op.note or 'it has no other scheme'}."
         )
     return op
 

@@ -1,6 +1,7 @@
 """What a sampler may choose for an op: a handful of rungs, from the fastest scheme to fp32.
 
-rungs(space, "layer.query")         # {"fastest": int8 ..., "repaired": int8 ... +smooth, "bf16": bf16, "fp32": fp32}
+rungs(space, "layer.query")         # {"fastest": int8 ..., "repaired": int8 ... +smooth, "bf16": bf16,
+"fp32": fp32}
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ RUNGS = ("fastest", "repaired", "dynamic", "bf16", "fp32")
 
 
 def rungs(space: Space, op: str) -> dict[str, Scheme]:
-    """The rungs that this op has, in the order of :data:`RUNGS`. Of several schemes of one rung, the least harmful."""
+    """The rungs that this op has, in the order of :data:`RUNGS`. Of several schemes of one rung, the least
+    harmful.
+    """
     first, *others = space.options(op)
     found = {"fastest": first.scheme}
     for rung in RUNGS[1:]:

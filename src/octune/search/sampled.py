@@ -1,12 +1,15 @@
 """Strategies that draw plans: ``random``, and ``tpe`` and ``bayesian`` with Optuna's samplers.
 
-All begin with every op in its fastest scheme, and can choose for every op: fastest, repaired, dynamic, bf16, fp32. What is minimised
-is the predicted cost of plans that pass; plans that fail come behind all of those, in the order of how much they lose.
+All begin with every op in its fastest scheme, and can choose for every op: fastest, repaired, dynamic, bf16,
+fp32. What is minimised is the predicted cost of plans that pass; plans that fail come behind all of those, in
+the order of how much they lose.
 
-A sampler learns nothing about a hundred ops from a hundred trials. So ops are sorted by label-free harm, the most harmful ones
-have a choice of their own, and further down more and more ops share one: 40 ops are about 20 choices, 150 about 30.
+A sampler learns nothing about a hundred ops from a hundred trials. So ops are sorted by label-free harm, the
+most harmful ones have a choice of their own, and further down more and more ops share one: 40 ops are about
+20 choices, 150 about 30.
 
-Costs as many evaluations as it is given (``max_trials``, ``timeout``); without a timeout it ends with the first plan that passes.
+Costs as many evaluations as it is given (``max_trials``, ``timeout``); without a timeout it ends with the
+first plan that passes.
 """
 
 from __future__ import annotations
@@ -38,7 +41,9 @@ STARTUP = 8
 
 
 class Random(Strategy):
-    """A random number of random ops moves to a random rung; few ops are as likely as many, on a scale of doublings."""
+    """A random number of random ops moves to a random rung; few ops are as likely as many, on a scale of
+    doublings.
+    """
 
     def search(self) -> Search:
         fastest = self.space.fastest()
@@ -93,7 +98,10 @@ class _Sampled(Strategy):
     def _groups(self) -> list[tuple[list[str], tuple[str, ...]]]:
         """Ops that share a choice, the most harmful first, and the rungs they can choose from."""
         fastest = self.space.fastest()
-        ops = sorted((op for op in fastest if len(rungs(self.space, op)) > 1), key=lambda op: (-self.space.harm(op, fastest[op]), op))
+        ops = sorted(
+            (op for op in fastest if len(rungs(self.space, op)) > 1),
+            key=lambda op: (-self.space.harm(op, fastest[op]), op),
+        )
         groups, start = [], 0
         while start < len(ops):
             size = max(1, start // ALONE)
@@ -119,15 +127,23 @@ class _Sampled(Strategy):
         return self.space.fastest().with_(changes)
 
     def _value(self, trial: Trial) -> float:
-        """From 0 (as fast as can be) to 1 (as slow as fp32) for plans that pass; above 1 for those that fail."""
+        """From 0 (as fast as can be) to 1 (as slow as fp32) for plans that pass; above 1 for those that
+        fail.
+        """
         if trial.passed:
-            dearest = sum(self.space.price(op, rungs(self.space, op).get("fp32", scheme)) for op, scheme in trial.plan.items())
+            dearest = sum(
+                self.space.price(op, rungs(self.space, op).get("fp32", scheme))
+                for op, scheme in trial.plan.items()
+            )
             return sum(self.space.price(op, scheme) for op, scheme in trial.plan.items()) / (dearest or 1.0)
         verdict = trial.verdict
         if verdict is None:
             return 10.0
-        # On a scale of doublings: that one plan loses fifty times too much must not make all others look alike.
-        return 1.0 + math.log1p(max(0.0, verdict.drop / verdict.allowed if verdict.allowed > 0 else verdict.drop))
+        # On a scale of doublings: that one plan loses fifty times too much must not make all others look
+        # alike.
+        return 1.0 + math.log1p(
+            max(0.0, verdict.drop / verdict.allowed if verdict.allowed > 0 else verdict.drop)
+        )
 
 
 class Tpe(_Sampled):

@@ -1,11 +1,12 @@
 """Token batches: padded just in time, cached, and the same in every walk.
 
-    for inputs, labels in task.evaluation:      # {"input_ids": int64 (rows, tokens), "attention_mask": ...}, (rows,)
+    for inputs, labels in task.evaluation:      # {"input_ids": int64 (rows, tokens), "attention_mask": ...},
+                                                (rows,)
         ...
 
-Evaluation rows come in blocks, each a random sample of all rows (always the same one): that is what lets a hopeless candidate be
-stopped early. Inside a block, rows of similar length share a batch, so that little is padded. Items of a score are in the order of
-this walk.
+Evaluation rows come in blocks, each a random sample of all rows (always the same one): that is what lets a
+hopeless candidate be stopped early. Inside a block, rows of similar length share a batch, so that little is
+padded. Items of a score are in the order of this walk.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ Batch: TypeAlias = tuple[Inputs, npt.NDArray[Any]]
 Tokens: TypeAlias = Mapping[str, Sequence[int] | npt.NDArray[np.int32]]
 
 SEED = 1978
-# About twenty blocks, so that a twentieth of the rows is the first that can be judged; small ones would pad more.
+# About twenty blocks, so that a twentieth of the rows is the first that can be judged; small ones would pad
+# more.
 BLOCKS, SMALLEST_BLOCK, LARGEST_BLOCK = 20, 12, 16
 
 
@@ -44,8 +46,14 @@ class Padding:
     def of(cls, tokenizer: Any) -> Padding:
         """The padding of a Hugging Face tokenizer."""
         if tokenizer.pad_token_id is None:
-            raise ConfigError("The tokenizer has no padding token. Expected one to fill rows: tokenizer.pad_token = tokenizer.eos_token.")
-        values = {"input_ids": int(tokenizer.pad_token_id), "token_type_ids": int(getattr(tokenizer, "pad_token_type_id", 0) or 0)}
+            raise ConfigError(
+                "The tokenizer has no padding token. Expected one to fill rows: tokenizer.pad_token = "
+                "tokenizer.eos_token."
+            )
+        values = {
+            "input_ids": int(tokenizer.pad_token_id),
+            "token_type_ids": int(getattr(tokenizer, "pad_token_type_id", 0) or 0),
+        }
         return cls(values, getattr(tokenizer, "padding_side", "right") == "left")
 
     def pad(self, rows: Sequence[Tokens]) -> Inputs:
@@ -62,7 +70,9 @@ class Padding:
 
 
 class Batches(ABC):
-    """Batches of ``(inputs, labels)`` that can be walked again and again; each is tokenized when it is first needed."""
+    """Batches of ``(inputs, labels)`` that can be walked again and again; each is tokenized when it is first
+    needed.
+    """
 
     def __init__(self, padding: Padding) -> None:
         self._padding = padding
@@ -82,7 +92,9 @@ class Batches(ABC):
 
     @property
     def blocks(self) -> list[int] | None:
-        """How many batches each block has, where the rows of blocks are a random sample; None where nothing is known of their order."""
+        """How many batches each block has, where the rows of blocks are a random sample; None where nothing
+        is known of their order.
+        """
         return None
 
     def __getitem__(self, index: int) -> Batch:
@@ -110,23 +122,32 @@ class TaskData:
 
 
 def shuffled(count: int, most: int | None = None) -> npt.NDArray[np.int64]:
-    """A fixed random choice of at most ``most`` of ``count`` rows, because files are often sorted by topic."""
+    """A fixed random choice of at most ``most`` of ``count`` rows, because files are often sorted by
+    topic.
+    """
     return np.random.default_rng(SEED).permutation(count)[:most]
 
 
-def length_blocks(lengths: Sequence[int], size: int, units: Sequence[Sequence[int]] | None = None) -> list[list[list[int]]]:
-    """Blocks of batches: every block is a random sample of rows, every batch has at most ``size`` rows of similar length.
+def length_blocks(
+    lengths: Sequence[int], size: int, units: Sequence[Sequence[int]] | None = None
+) -> list[list[list[int]]]:
+    """Blocks of batches: every block is a random sample of rows, every batch has at most ``size`` rows of
+    similar length.
 
         length_blocks([5, 9, 5, 9], 2)          # [[[0, 2], [1, 3]]], in some order
 
-    Rows of one unit stay together. A unit of more than ``size`` rows gets a batch of its own, which is larger.
+    Rows of one unit stay together. A unit of more than ``size`` rows gets a batch of its own, which is
+    larger.
     """
     units = units if units is not None else [[row] for row in range(len(lengths))]
     order = np.random.default_rng(SEED).permutation(len(units))
     batches = min(max(math.ceil(len(lengths) / (BLOCKS * size)), SMALLEST_BLOCK), LARGEST_BLOCK)
-    # By the number of units, not of rows: a block that ends where a long unit no longer fits would be short of long ones.
+    # By the number of units, not of rows: a block that ends where a long unit no longer fits would be short
+    # of long ones.
     each = max(1, batches * size * len(units) // len(lengths))
-    blocks = ([units[number] for number in order[begin : begin + each]] for begin in range(0, len(units), each))
+    blocks = (
+        [units[number] for number in order[begin : begin + each]] for begin in range(0, len(units), each)
+    )
     return [_length_groups(lengths, size, block) for block in blocks]
 
 

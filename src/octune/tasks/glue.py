@@ -3,8 +3,9 @@
     task = load_glue("SST-2", "data/glue", tokenizer=tokenizer)
     task.metric.name                        # "accuracy"
 
-The folder is the task's own or the one that holds it. Calibration rows come from the training split, evaluation rows
-from the development split. Labels are numbered as GLUE's published models number them, or by ``label2id``.
+The folder is the task's own or the one that holds it. Calibration rows come from the training split,
+evaluation rows from the development split. Labels are numbered as GLUE's published models number them, or by
+``label2id``.
 """
 
 from __future__ import annotations
@@ -57,9 +58,18 @@ _MNLI: dict[str, Any] = {
 _ONE, _TWO = ("sentence", "label"), ("sentence1", "sentence2", "label")
 
 GLUE: dict[str, GlueTask] = {
-    "cola": GlueTask("CoLA", "mcc", _ONE, _ONE, ("unacceptable", "acceptable"), header=("source", "label", "mark", "sentence")),
+    "cola": GlueTask(
+        "CoLA",
+        "mcc",
+        _ONE,
+        _ONE,
+        ("unacceptable", "acceptable"),
+        header=("source", "label", "mark", "sentence"),
+    ),
     "sst2": GlueTask("SST-2", "accuracy", _ONE, _ONE, ("negative", "positive")),
-    "mrpc": GlueTask("MRPC", "f1", ("#1 String", "#2 String", "Quality"), _TWO, ("not_equivalent", "equivalent")),
+    "mrpc": GlueTask(
+        "MRPC", "f1", ("#1 String", "#2 String", "Quality"), _TWO, ("not_equivalent", "equivalent")
+    ),
     "stsb": GlueTask("STS-B", "spearmanr", ("sentence1", "sentence2", "score"), _TWO, ()),
     "qqp": GlueTask(
         "QQP",
@@ -71,7 +81,9 @@ GLUE: dict[str, GlueTask] = {
     ),
     "mnli": GlueTask("MNLI", dev=("dev_matched", "validation_matched"), **_MNLI),
     "mnlimm": GlueTask("MNLI-mm", dev=("dev_mismatched", "validation_mismatched"), **_MNLI),
-    "qnli": GlueTask("QNLI", "accuracy", ("question", "sentence", "label"), ("question", "sentence", "label"), _ENTAILMENT),
+    "qnli": GlueTask(
+        "QNLI", "accuracy", ("question", "sentence", "label"), ("question", "sentence", "label"), _ENTAILMENT
+    ),
     "rte": GlueTask("RTE", "accuracy", _TWO, _TWO, _ENTAILMENT),
     "wnli": GlueTask("WNLI", "accuracy", _TWO, _TWO, ("not_entailment", "entailment")),
 }
@@ -107,7 +119,10 @@ def load_glue(
     length = max_length if max_length is not None else min(MAX_LENGTH, int(tokenizer.model_max_length))
     special = int(tokenizer.num_special_tokens_to_add(pair=len(task.columns) > 2))
     if length <= special:  # the tokenizer would not cut at all
-        raise ConfigError(f"The 'max_length' argument must be more than the tokenizer's {special} special tokens. Got {length} instead.")
+        raise ConfigError(
+            f"The 'max_length' argument must be more than the tokenizer's {special} special tokens. Got "
+            f"{length} instead."
+        )
     chosen = [train[index] for index in shuffled(len(train), calibration_samples)]
     metric = get_metric(task.metric)
     return TaskData(
@@ -128,7 +143,9 @@ class _Item:
 class _GlueBatches(Batches):
     """Rows of one split; with ``by_length`` similar lengths share a batch, else the given order is kept."""
 
-    def __init__(self, items: Sequence[_Item], tokenizer: Any, max_length: int, size: int, *, by_length: bool) -> None:
+    def __init__(
+        self, items: Sequence[_Item], tokenizer: Any, max_length: int, size: int, *, by_length: bool
+    ) -> None:
         super().__init__(Padding.of(tokenizer))
         self._items, self._tokenizer, self._max_length, self._size = items, tokenizer, max_length, size
         self._by_length = by_length
@@ -164,35 +181,56 @@ class _GlueBatches(Batches):
 
     def _tokenize(self, rows: Sequence[int]) -> list[Tokens]:
         texts = [list(column) for column in zip(*(self._items[row].texts for row in rows), strict=True)]
-        encoded = self._tokenizer(*texts, truncation=True, max_length=self._max_length, padding=False, return_attention_mask=True)
+        encoded = self._tokenizer(
+            *texts, truncation=True, max_length=self._max_length, padding=False, return_attention_mask=True
+        )
         names = list(encoded.keys())
-        return [dict(zip(names, values, strict=True)) for values in zip(*(encoded[name] for name in names), strict=True)]
+        return [
+            dict(zip(names, values, strict=True))
+            for values in zip(*(encoded[name] for name in names), strict=True)
+        ]
 
 
 def _task(name: str) -> GlueTask:
-    key = {"sst": "sst2", "mnlimatched": "mnli", "mnlim": "mnli", "mnlimismatched": "mnlimm"}.get(plain_name(name), plain_name(name))
+    key = {"sst": "sst2", "mnlimatched": "mnli", "mnlim": "mnli", "mnlimismatched": "mnlimm"}.get(
+        plain_name(name), plain_name(name)
+    )
     if key not in GLUE:
-        raise ConfigError(f"Unknown GLUE task {name!r}. Expected one of: {', '.join(task.title for task in GLUE.values())}.")
+        raise ConfigError(
+            f"Unknown GLUE task {name!r}. Expected one of: {', '.join(task.title for task in GLUE.values())}."
+        )
     return GLUE[key]
 
 
 def _find_folder(task: GlueTask, folder: Path) -> Path:
     if not folder.is_dir():
-        raise DataError(f"The folder {folder} does not exist. Expected the folder of {task.title}, or the one that holds it.")
+        raise DataError(
+            f"The folder {folder} does not exist. Expected the folder of {task.title}, or the one that holds "
+            "it."
+        )
     wanted = {plain_name(task.folder or task.title), plain_name(task.title)}
-    for place in (folder, *sorted(child for child in folder.iterdir() if child.is_dir() and plain_name(child.name) in wanted)):
+    for place in (
+        folder,
+        *sorted(child for child in folder.iterdir() if child.is_dir() and plain_name(child.name) in wanted),
+    ):
         if find_split(place, ("train", *task.dev)) or (place / "msr_paraphrase_train.txt").is_file():
             return place
     raise DataError(
-        f"The folder {folder} holds no data of {task.title}. Expected {task.dev[0]}.tsv and train.tsv in it or in its folder "
+        f"The folder {folder} holds no data of {task.title}. Expected {task.dev[0]}.tsv and train.tsv in it "
+        "or in its folder "
         f"{task.folder or task.title} (or the same as {', '.join(FORMATS[1:])})."
     )
 
 
-def _read_splits(task: GlueTask, folder: Path, split: str | None, numbers: Mapping[str, int]) -> tuple[list[_Item], list[_Item], str]:
+def _read_splits(
+    task: GlueTask, folder: Path, split: str | None, numbers: Mapping[str, int]
+) -> tuple[list[_Item], list[_Item], str]:
     """The training rows, the rows to evaluate, and the name of the file of the latter."""
     if split == "train":
-        raise DataError(f"{task.title} cannot be evaluated on the split 'train': calibration uses it. Leave split out, or name another.")
+        raise DataError(
+            f"{task.title} cannot be evaluated on the split 'train': calibration uses it. Leave split out, "
+            "or name another."
+        )
     train_files = find_split(folder, ("train",))
     evaluation_files = find_split(folder, (split,) if split is not None else task.dev)
     original = folder / "msr_paraphrase_train.txt"
@@ -201,7 +239,9 @@ def _read_splits(task: GlueTask, folder: Path, split: str | None, numbers: Mappi
     for stem, files in (("train", train_files), (split or task.dev[0], evaluation_files)):
         if not files:
             purpose = "Calibration rows come" if stem == "train" else "Evaluation rows come"
-            raise DataError(f"The folder {folder} has no {stem}.tsv (nor {', '.join(FORMATS[1:])}). {purpose} from there.")
+            raise DataError(
+                f"The folder {folder} has no {stem}.tsv (nor {', '.join(FORMATS[1:])}). {purpose} from there."
+            )
     source = evaluation_files[0].name
     return _read_items(task, train_files, numbers), _read_items(task, evaluation_files, numbers), source
 
@@ -209,26 +249,46 @@ def _read_splits(task: GlueTask, folder: Path, split: str | None, numbers: Mappi
 def _read_original_mrpc(
     task: GlueTask, folder: Path, original: Path, evaluation_files: list[Path], numbers: Mapping[str, int]
 ) -> tuple[list[_Item], list[_Item], str]:
-    """MRPC as Microsoft ships it: GLUE's dev_ids.tsv takes the development rows out of training; without it the test file evaluates."""
+    """MRPC as Microsoft ships it: GLUE's dev_ids.tsv takes the development rows out of training; without it
+    the test file evaluates.
+    """
     rows = list(read_table(original))
     ids, test = folder / "dev_ids.tsv", folder / "msr_paraphrase_test.txt"
     if evaluation_files:
-        return _items(task, rows, original, numbers), _read_items(task, evaluation_files, numbers), evaluation_files[0].name
+        return (
+            _items(task, rows, original, numbers),
+            _read_items(task, evaluation_files, numbers),
+            evaluation_files[0].name,
+        )
     if ids.is_file():
-        held_out = {(row.values["first"], row.values["second"]) for row in read_table(ids, ("first", "second"))}
+        held_out = {
+            (row.values["first"], row.values["second"]) for row in read_table(ids, ("first", "second"))
+        }
         is_dev = [(row.values.get("#1 ID"), row.values.get("#2 ID")) in held_out for row in rows]
-        parts = [[row for row, dev in zip(rows, is_dev, strict=True) if dev is wanted] for wanted in (False, True)]
-        return _items(task, parts[0], original, numbers), _items(task, parts[1], ids, numbers), f"{original.name} named in {ids.name}"
+        parts = [
+            [row for row, dev in zip(rows, is_dev, strict=True) if dev is wanted] for wanted in (False, True)
+        ]
+        return (
+            _items(task, parts[0], original, numbers),
+            _items(task, parts[1], ids, numbers),
+            f"{original.name} named in {ids.name}",
+        )
     if test.is_file():
         return _items(task, rows, original, numbers), _read_items(task, [test], numbers), test.name
-    raise DataError(f"The folder {folder} has {original.name} but nothing to evaluate on. Expected dev.tsv, {ids.name} or {test.name}.")
+    raise DataError(
+        f"The folder {folder} has {original.name} but nothing to evaluate on. Expected dev.tsv, {ids.name} "
+        f"or {test.name}."
+    )
 
 
 def _read_items(task: GlueTask, files: Sequence[Path], numbers: Mapping[str, int]) -> list[_Item]:
     broken: list[int] | None = [] if task.has_broken_rows else None
     rows = list(chain.from_iterable(read_table(file, _header(task, file), broken) for file in files))
     if broken and len(broken) > max(2, MOST_BROKEN * len(rows)):
-        raise DataError(f"{files[0]} has {len(broken)} rows with the wrong number of fields, first line {broken[0]}. Fetch it again.")
+        raise DataError(
+            f"{files[0]} has {len(broken)} rows with the wrong number of fields, first line {broken[0]}. "
+            "Fetch it again."
+        )
     return _items(task, rows, files[0], numbers)
 
 
@@ -250,7 +310,9 @@ def _items(task: GlueTask, rows: Iterable[Row], file: Path, numbers: Mapping[str
         *texts, label = (row.values.get(column) for column in columns)
         strings = tuple(text for text in texts if isinstance(text, str))
         if len(strings) != len(texts):
-            raise DataError(f"{row.where()}: expected text in {', '.join(columns[:-1])}. Got {row.values} instead.")
+            raise DataError(
+                f"{row.where()}: expected text in {', '.join(columns[:-1])}. Got {row.values} instead."
+            )
         items.append(_Item(strings, _label(task, row, columns[-1], label, numbers)))
     if not items:
         raise DataError(f"{file} holds no rows. Expected the rows of {task.title}.")
@@ -262,7 +324,10 @@ def _columns(task: GlueTask, row: Row) -> tuple[str, ...]:
         if set(columns) <= set(row.values):
             return columns
     found = ", ".join(row.values)
-    raise DataError(f"{row.file} does not look like {task.title}. Expected the columns {', '.join(task.columns)}. Got {found} instead.")
+    raise DataError(
+        f"{row.file} does not look like {task.title}. Expected the columns {', '.join(task.columns)}. Got "
+        f"{found} instead."
+    )
 
 
 def _label(task: GlueTask, row: Row, column: str, label: Any, numbers: Mapping[str, int]) -> int | float:
@@ -279,15 +344,25 @@ def _label(task: GlueTask, row: Row, column: str, label: Any, numbers: Mapping[s
     except ValueError:
         pass
     known = " or ".join([*task.labels, f"0 to {len(task.labels) - 1}"]) if task.labels else "a number"
-    raise DataError(f"{row.where()}: the {column} is {text!r}. Expected {known}. (The test splits of GLUE have no labels.)")
+    raise DataError(
+        f"{row.where()}: the {column} is {text!r}. Expected {known}. (The test splits of GLUE have no "
+        "labels.)"
+    )
 
 
 def _label_numbers(task: GlueTask, label2id: Mapping[str, int] | None) -> dict[str, int]:
     """The number of each label; a model's own numbering wins unless it is nameless (LABEL_0, LABEL_1)."""
     official = {label: number for number, label in enumerate(task.labels)}
-    if label2id is None or not task.labels or all(re.fullmatch(r"(label_)?\d+", str(key).lower()) for key in label2id):
+    if (
+        label2id is None
+        or not task.labels
+        or all(re.fullmatch(r"(label_)?\d+", str(key).lower()) for key in label2id)
+    ):
         return official
     named = {plain_name(str(key)): int(value) for key, value in label2id.items()}
     if set(named) != {plain_name(label) for label in task.labels}:
-        raise ConfigError(f"label2id names {', '.join(map(str, label2id))}, but the labels of {task.title} are {', '.join(task.labels)}.")
+        raise ConfigError(
+            f"label2id names {', '.join(map(str, label2id))}, but the labels of {task.title} are "
+            f"{', '.join(task.labels)}."
+        )
     return {label: named[plain_name(label)] for label in task.labels}

@@ -40,10 +40,11 @@ def load_task(
 
         task = load_task("SST-2", "data/glue", tokenizer=tokenizer, calibration_samples=100)
 
-    ``folder`` holds the task's files, or holds the folder that does. ``tokenizer`` is a Hugging Face tokenizer or a
-    folder with one. ``max_length`` is 128 tokens for GLUE and 384 for SQuAD if left out. ``split`` names the files to
-    evaluate on, the development ones if left out; calibration takes at most ``calibration_samples`` random rows of the
-    training files. ``label2id`` is a model's own numbering of the labels, ``model.config.label2id``.
+    ``folder`` holds the task's files, or holds the folder that does. ``tokenizer`` is a Hugging Face
+    tokenizer or a folder with one. ``max_length`` is 128 tokens for GLUE and 384 for SQuAD if left out.
+    ``split`` names the files to evaluate on, the development ones if left out; calibration takes at most
+    ``calibration_samples`` random rows of the training files. ``label2id`` is a model's own numbering of the
+    labels, ``model.config.label2id``.
     """
     counts = {
         "max_length": max_length,
@@ -53,7 +54,10 @@ def load_task(
     }
     for argument, value in counts.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ConfigError(f"The {argument!r} argument of load_task must be a whole number from 1. Got {value!r} instead.")
+            raise ConfigError(
+                f"The {argument!r} argument of load_task must be a whole number from 1. Got {value!r} "
+                "instead."
+            )
     check_task(name)
     common: dict[str, Any] = {**counts, "split": split}
     if plain_name(name) in SQUAD:
@@ -67,17 +71,25 @@ def check_task(name: str) -> None:
     if key in SQUAD or key in GLUE or key.startswith(("mnli", "sst")):
         return
     near = difflib.get_close_matches(key, [*GLUE, *SQUAD], n=3, cutoff=0.5)
-    raise ConfigError(f"Unknown task {name!r}. {f'Did you mean {near[0]!r}? ' if near else ''}Expected one of: {', '.join(task_names())}.")
+    raise ConfigError(
+        f"Unknown task {name!r}. {f'Did you mean {near[0]!r}? ' if near else ''}Expected one of: "
+        f"{', '.join(task_names())}."
+    )
 
 
 def _tokenizer(tokenizer: Any) -> Any:
     if not isinstance(tokenizer, str | Path):
         if not callable(tokenizer) or not hasattr(tokenizer, "pad_token_id"):
-            raise ConfigError(f"The tokenizer must be one of Hugging Face or a folder with one. Got {type(tokenizer).__name__} instead.")
+            raise ConfigError(
+                "The tokenizer must be one of Hugging Face or a folder with one. Got "
+                f"{type(tokenizer).__name__} instead."
+            )
         return tokenizer
     local = Path(tokenizer).is_dir()
     if not local and (str(tokenizer).startswith((".", "/", "~")) or str(tokenizer).count("/") > 1):
-        raise ConfigError(f"The tokenizer folder {tokenizer} does not exist. Expected one that holds tokenizer.json.")
+        raise ConfigError(
+            f"The tokenizer folder {tokenizer} does not exist. Expected one that holds tokenizer.json."
+        )
     try:
         from transformers import AutoTokenizer
     except ImportError as error:

@@ -1,11 +1,12 @@
-"""SQuAD v1.1 and v2.0: the official files, windows over long contexts, and answers from a model's span logits.
+"""SQuAD v1.1 and v2.0: the official files, windows over long contexts, and answers from a model's span
+logits.
 
     task = load_squad("squad", "data/squad", tokenizer=tokenizer)
     rows, labels = collect(model, task.evaluation)          # (start_logits, end_logits) rows, window numbers
     task.metric.score(rows, labels).value                   # F1, 0 to 100
 
-A context that is too long becomes several windows that overlap by ``doc_stride`` tokens. Windows of one question
-always share a batch, so that any number of whole batches answers whole questions.
+A context that is too long becomes several windows that overlap by ``doc_stride`` tokens. Windows of one
+question always share a batch, so that any number of whole batches answers whole questions.
 """
 
 from __future__ import annotations
@@ -53,20 +54,30 @@ def load_squad(
 ) -> TaskData:
     """Read SQuAD; see :func:`octune.tasks.load_task` for the common arguments.
 
-    ``doc_stride``, the overlap of windows, is 128 tokens, or a third of a ``max_length`` that is less than 384.
+    ``doc_stride``, the overlap of windows, is 128 tokens, or a third of a ``max_length`` that is less than
+    384.
     """
     if plain_name(name) not in SQUAD:
         raise ConfigError(f"Unknown version {name!r} of SQuAD. Expected squad (v1.1) or squad_v2 (v2.0).")
     if not getattr(tokenizer, "is_fast", False):
-        raise ConfigError(f"SQuAD needs a fast tokenizer, for the characters of each token. Got {type(tokenizer).__name__} instead.")
+        raise ConfigError(
+            f"SQuAD needs a fast tokenizer, for the characters of each token. Got {type(tokenizer).__name__} "
+            "instead."
+        )
     version = SQUAD[plain_name(name)]
     if split == "train":
-        raise DataError("SQuAD cannot be evaluated on the split 'train': calibration uses it. Leave split out, or name another.")
+        raise DataError(
+            "SQuAD cannot be evaluated on the split 'train': calibration uses it. Leave split out, or name "
+            "another."
+        )
     train_file, dev_file = (_find_file(Path(folder), stem, version) for stem in ("train", split or "dev"))
     train, dev = (read_squad(file, version) for file in (train_file, dev_file))
     shared = {question.id for question in train} & {question.id for question in dev}
     if shared:
-        raise DataError(f"{train_file} and {dev_file} share {len(shared)} questions, such as {min(shared)!r}. Calibration needs others.")
+        raise DataError(
+            f"{train_file} and {dev_file} share {len(shared)} questions, such as {min(shared)!r}. "
+            "Calibration needs others."
+        )
     length = max_length if max_length is not None else min(MAX_LENGTH, int(tokenizer.model_max_length))
     stride = doc_stride if doc_stride is not None else min(128, length // 3)
     padding = Padding.of(tokenizer)
@@ -74,10 +85,13 @@ def load_squad(
     chosen = [train[index] for index in shuffled(len(train), calibration_samples)]
     windows = SquadWindows(dev, tokenizer, length, stride, rules)
     return TaskData(
-        _CalibrationBatches(SquadWindows(chosen, tokenizer, length, stride, rules), padding, calibration_batch_size),
+        _CalibrationBatches(
+            SquadWindows(chosen, tokenizer, length, stride, rules), padding, calibration_batch_size
+        ),
         _EvaluationBatches(windows, padding, evaluation_batch_size),
         SquadF1(windows),
-        f"SQuAD {version}: F1 on {len(dev):,} questions of {dev_file.name}, calibration on {len(chosen):,} of {train_file.name}, "
+        f"SQuAD {version}: F1 on {len(dev):,} questions of {dev_file.name}, calibration on {len(chosen):,} "
+        f"of {train_file.name}, "
         f"windows of {length} tokens that overlap by {stride}",
     )
 
@@ -94,7 +108,9 @@ def read_squad(file: Path, version: str = "v1.1") -> list[Question]:
             return _answered(questions, file, version)
         articles = json.loads(file.read_text(encoding="utf-8-sig"))["data"]
         paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
-        questions = [_question(entry, paragraph["context"]) for paragraph in paragraphs for entry in paragraph["qas"]]
+        questions = [
+            _question(entry, paragraph["context"]) for paragraph in paragraphs for entry in paragraph["qas"]
+        ]
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror}.") from error
     except json.JSONDecodeError as error:
@@ -111,14 +127,26 @@ def _answered(questions: list[Question], file: Path, version: str) -> list[Quest
     if version == "v1.1":
         for question in questions:
             if not question.answers:
-                raise DataError(f"{file}: the question {question.id!r} has no answer. Expected one in v1.1; v2.0 is the task squad_v2.")
+                raise DataError(
+                    f"{file}: the question {question.id!r} has no answer. Expected one in v1.1; v2.0 is the "
+                    "task squad_v2."
+                )
     return questions
 
 
 class SquadWindows:
-    """The windows of questions, tokenized when first needed; also what turns logits of windows into answers."""
+    """The windows of questions, tokenized when first needed; also what turns logits of windows into
+    answers.
+    """
 
-    def __init__(self, questions: Sequence[Question], tokenizer: Any, max_length: int, doc_stride: int, rules: SpanRules) -> None:
+    def __init__(
+        self,
+        questions: Sequence[Question],
+        tokenizer: Any,
+        max_length: int,
+        doc_stride: int,
+        rules: SpanRules,
+    ) -> None:
         self.questions, self.rules = questions, rules
         self._tokenizer, self._max_length, self._stride = tokenizer, max_length, doc_stride
         self._windows: list[Window] | None = None
@@ -132,7 +160,11 @@ class SquadWindows:
         """All windows, in the order of the file."""
         if self._windows is None:
             count = len(self.questions)
-            self._windows = [window for begin in range(0, count, CHUNK) for window in self.encode(range(count)[begin : begin + CHUNK])]
+            self._windows = [
+                window
+                for begin in range(0, count, CHUNK)
+                for window in self.encode(range(count)[begin : begin + CHUNK])
+            ]
         return self._windows
 
     def encode(self, rows: Sequence[int]) -> Iterator[Window]:
@@ -163,23 +195,32 @@ class SquadWindows:
         """The number of the question that a window belongs to."""
         if not 0 <= window < len(self.windows):
             raise EvaluationError(
-                f"The label {window} is no window of this data set, of {len(self.windows)}. Use the labels of its batches."
+                f"The label {window} is no window of this data set, of {len(self.windows)}. Use the labels "
+                "of its batches."
             )
         return self.windows[window].question
 
-    def decode(self, rows: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any]]], windows: Sequence[int]) -> list[DecodedAnswer]:
+    def decode(
+        self, rows: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any]]], windows: Sequence[int]
+    ) -> list[DecodedAnswer]:
         """One answer per question among the windows of these numbers."""
         return decode_spans(rows, windows, self.windows, self.questions, self.rules)
 
     def _check_room(self, rows: Sequence[int], texts: list[str]) -> None:
-        """A question must leave more room than windows overlap: else the tokenizer panics, which no ``except Exception`` catches."""
+        """A question must leave more room than windows overlap: else the tokenizer panics, which no ``except
+        Exception`` catches.
+        """
         room = self._max_length - self._tokenizer.num_special_tokens_to_add(pair=True)
-        encoded = self._tokenizer(texts, add_special_tokens=False, truncation=False, padding=False, verbose=False)["input_ids"]
+        encoded = self._tokenizer(
+            texts, add_special_tokens=False, truncation=False, padding=False, verbose=False
+        )["input_ids"]
         for row, tokens in zip(rows, encoded, strict=True):
             if room - len(tokens) <= self._stride:
                 raise DataError(
-                    f"The question {self.questions[row].id!r} has {len(tokens)} tokens, which leaves {room - len(tokens)} for its context. "
-                    f"Expected more than the overlap of {self._stride}: raise max_length, {self._max_length}, or lower doc_stride."
+                    f"The question {self.questions[row].id!r} has {len(tokens)} tokens, which leaves "
+                    f"{room - len(tokens)} for its context. "
+                    f"Expected more than the overlap of {self._stride}: raise max_length, "
+                    f"{self._max_length}, or lower doc_stride."
                 )
 
 
@@ -205,7 +246,9 @@ class _EvaluationBatches(Batches):
             units: dict[int, list[int]] = {}
             for number, window in enumerate(self._source.windows):
                 units.setdefault(window.question, []).append(number)
-            self._blocks = length_blocks([len(window) for window in self._source.windows], self._size, list(units.values()))
+            self._blocks = length_blocks(
+                [len(window) for window in self._source.windows], self._size, list(units.values())
+            )
             self._groups = [group for block in self._blocks for group in block]
         return self._groups
 
@@ -217,7 +260,9 @@ class _EvaluationBatches(Batches):
 
 
 class _CalibrationBatches(Batches):
-    """One window per question, now an early and now a late one; the labels are -1, for they are no windows of the evaluation."""
+    """One window per question, now an early and now a late one; the labels are -1, for they are no windows of
+    the evaluation.
+    """
 
     def __init__(self, source: SquadWindows, padding: Padding, size: int) -> None:
         super().__init__(padding)
@@ -233,23 +278,37 @@ class _CalibrationBatches(Batches):
         windows: dict[int, list[Window]] = {row: [] for row in rows}
         for window in self._source.encode(rows):
             windows[window.question].append(window)
-        return [choice[row % len(choice)].tokens for row, choice in windows.items()], np.full(len(rows), -1, dtype=np.int64)
+        return [choice[row % len(choice)].tokens for row, choice in windows.items()], np.full(
+            len(rows), -1, dtype=np.int64
+        )
 
 
 def _find_file(folder: Path, stem: str, version: str) -> Path:
     if not folder.is_dir():
-        raise DataError(f"The folder {folder} does not exist. Expected the folder of SQuAD, or the one that holds it.")
-    for place in (folder, *sorted(child for child in folder.iterdir() if child.is_dir() and plain_name(child.name) in SQUAD)):
+        raise DataError(
+            f"The folder {folder} does not exist. Expected the folder of SQuAD, or the one that holds it."
+        )
+    for place in (
+        folder,
+        *sorted(child for child in folder.iterdir() if child.is_dir() and plain_name(child.name) in SQUAD),
+    ):
         if (place / f"{stem}-{version}.json").is_file():
             return place / f"{stem}-{version}.json"
         found = sorted(place.glob(f"{stem}*{version}*.json"))
         if len(found) > 1:
             names = ", ".join(file.name for file in found)
-            raise DataError(f"The folder {place} has several files for {stem}: {names}. Expected one, or {stem}-{version}.json among them.")
+            raise DataError(
+                f"The folder {place} has several files for {stem}: {names}. Expected one, or "
+                f"{stem}-{version}.json among them."
+            )
         if found:
             return found[0]
         # validation is what data set libraries call dev.
-        table = [file for file in find_split(place, ("validation", "dev") if stem == "dev" else (stem,)) if file.suffix != ".json"]
+        table = [
+            file
+            for file in find_split(place, ("validation", "dev") if stem == "dev" else (stem,))
+            if file.suffix != ".json"
+        ]
         if table:
             return table[0]
     purpose = "Calibration" if stem == "train" else "Evaluation"
@@ -258,11 +317,17 @@ def _find_file(folder: Path, stem: str, version: str) -> Path:
 
 def _row(values: Mapping[str, Any]) -> Question:
     """A row of a data set library: its answers are one mapping with a list of texts."""
-    return _question({**values, "answers": [{"text": text} for text in values["answers"]["text"]]}, values["context"])
+    return _question(
+        {**values, "answers": [{"text": text} for text in values["answers"]["text"]]}, values["context"]
+    )
 
 
 def _question(entry: Mapping[str, Any], context: str) -> Question:
-    answers = () if entry.get("is_impossible", False) else tuple(dict.fromkeys(str(answer["text"]) for answer in entry["answers"]))
+    answers = (
+        ()
+        if entry.get("is_impossible", False)
+        else tuple(dict.fromkeys(str(answer["text"]) for answer in entry["answers"]))
+    )
     if not isinstance(context, str) or not isinstance(entry["question"], str):
         raise TypeError(f"the context or question of {entry['id']!r} is no text")
     return Question(str(entry["id"]), entry["question"], context, answers)

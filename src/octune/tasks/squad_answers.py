@@ -2,9 +2,9 @@
 
     answers = decode_spans(rows, numbers, windows, questions, SpanRules())
 
-As is usual for SQuAD, only spans between one of the ``n_best`` highest start logits and one of the ``n_best`` highest
-end logits count, inside the context and of at most ``max_answer_length`` tokens. In v2.0 a question has no answer
-when the empty span's score exceeds the best one's by more than ``null_threshold``.
+As is usual for SQuAD, only spans between one of the ``n_best`` highest start logits and one of the ``n_best``
+highest end logits count, inside the context and of at most ``max_answer_length`` tokens. In v2.0 a question
+has no answer when the empty span's score exceeds the best one's by more than ``null_threshold``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Window:
     """The part of a context that fits into the model together with the question.
 
     ``offsets`` holds the characters (from, to) of each token in the context, -1 for tokens of anything else.
-    ``null`` is the token whose logits speak for "no answer". ``starts`` says where an answer may start, if not anywhere in the context.
+    ``null`` is the token whose logits speak for "no answer". ``starts`` says where an answer may start, if
+    not anywhere in the context.
     """
 
     question: int
@@ -81,7 +82,10 @@ def decode_spans(
     found: dict[int, _Best] = {}
     for (start, end), number in zip(rows, numbers, strict=True):
         if not 0 <= number < len(windows):
-            raise EvaluationError(f"The label {number} is no window of this data set, of {len(windows)}. Use the labels of its batches.")
+            raise EvaluationError(
+                f"The label {number} is no window of this data set, of {len(windows)}. Use the labels of its "
+                "batches."
+            )
         window = windows[number]
         start, end = (_own_tokens(logits, window, rules, questions) for logits in (start, end))
         best = found.setdefault(window.question, _Best())
@@ -90,7 +94,9 @@ def decode_spans(
         span = best_span(start, end, context, rules.n_best, rules.max_answer_length, starts=window.starts)
         if span is not None and span[0] > best.score:
             best.score = span[0]
-            best.text = questions[window.question].context[window.offsets[span[1], 0] : window.offsets[span[2], 1]]
+            best.text = questions[window.question].context[
+                window.offsets[span[1], 0] : window.offsets[span[2], 1]
+            ]
     return [DecodedAnswer(_choose(best, rules), questions[index].answers) for index, best in found.items()]
 
 
@@ -109,14 +115,18 @@ def best_span(
     if not (firsts.size and lasts.size):
         return None
     length = lasts[None, :] - firsts[:, None]
-    scores = np.where((length >= 0) & (length < max_length), start[firsts][:, None] + end[lasts][None, :], -np.inf)
+    scores = np.where(
+        (length >= 0) & (length < max_length), start[firsts][:, None] + end[lasts][None, :], -np.inf
+    )
     row, column = divmod(int(scores.argmax()), lasts.size)
     score = float(scores[row, column])
     return (score, int(firsts[row]), int(lasts[column])) if score > -np.inf else None
 
 
 def _highest(logits: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.intp]:
-    """The places of the highest logits, highest first; equal ones in the order of the text, so that runs agree."""
+    """The places of the highest logits, highest first; equal ones in the order of the text, so that runs
+    agree.
+    """
     if logits.size > count:
         # Everything above the count-th highest, and as many of those equal to it as there is room for.
         limit = np.partition(logits, logits.size - count)[logits.size - count]
@@ -126,14 +136,20 @@ def _highest(logits: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.intp
     return places[np.argsort(-logits[places], kind="stable")][:count]
 
 
-def _own_tokens(logits: Any, window: Window, rules: SpanRules, questions: Sequence[Question]) -> npt.NDArray[np.float64]:
+def _own_tokens(
+    logits: Any, window: Window, rules: SpanRules, questions: Sequence[Question]
+) -> npt.NDArray[np.float64]:
     """The logits without those of padding, which depends on the batch."""
     array = np.asarray(logits, dtype=np.float64).reshape(-1)
     if array.size < len(window):
-        raise EvaluationError(f"A window of {len(window)} tokens got {array.size} logits. Expected one per token of its row.")
+        raise EvaluationError(
+            f"A window of {len(window)} tokens got {array.size} logits. Expected one per token of its row."
+        )
     own = array[array.size - len(window) :] if rules.padding_left else array[: len(window)]
     if np.isnan(own).any():
-        raise EvaluationError(f"squad_f1 is undefined because logits of the question {questions[window.question].id!r} are NaN.")
+        raise EvaluationError(
+            f"squad_f1 is undefined because logits of the question {questions[window.question].id!r} are NaN."
+        )
     return own
 
 

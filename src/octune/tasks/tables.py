@@ -3,8 +3,8 @@
     for row in read_table(Path("SST-2/dev.tsv")):
         row.line, row.values["sentence"]
 
-In GLUE's .tsv files a quote is just a character, fields are split by tabs alone, and lines end at \\n alone (some
-sentences contain other line separators). A row that does not fit raises DataError with file and line.
+In GLUE's .tsv files a quote is just a character, fields are split by tabs alone, and lines end at \\n alone
+(some sentences contain other line separators). A row that does not fit raises DataError with file and line.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Row:
 def find_split(folder: Path, stems: Sequence[str]) -> list[Path]:
     """The files of the first of these splits that is there, in one format.
 
-    "dev" finds dev.tsv, dev-00000-of-00002.parquet, dev/data-00000-of-00001.arrow (as ``save_to_disk`` writes) or glue-dev.arrow.
+    "dev" finds dev.tsv, dev-00000-of-00002.parquet, dev/data-00000-of-00001.arrow (as ``save_to_disk``
+    writes) or glue-dev.arrow.
     """
     for stem in stems:
         for place in (folder / name for name in PLACES):
@@ -55,14 +56,21 @@ def find_split(folder: Path, stems: Sequence[str]) -> list[Path]:
     return []
 
 
-def read_table(file: Path, header: Sequence[str] | None = None, broken: list[int] | None = None) -> Iterator[Row]:
+def read_table(
+    file: Path, header: Sequence[str] | None = None, broken: list[int] | None = None
+) -> Iterator[Row]:
     """The rows of a file; ``header`` names the columns of a .tsv that has none.
 
-    With a ``broken`` list, .tsv rows of the wrong number of fields do not raise: their line numbers are added to it.
+    With a ``broken`` list, .tsv rows of the wrong number of fields do not raise: their line numbers are added
+    to it.
     """
-    readers = {"tsv": _read_tsv, "txt": _read_tsv, "jsonl": _read_jsonl, "json": _read_jsonl, "csv": _read_csv} | dict.fromkeys(
-        ("parquet", "arrow"), _read_pyarrow
-    )
+    readers = {
+        "tsv": _read_tsv,
+        "txt": _read_tsv,
+        "jsonl": _read_jsonl,
+        "json": _read_jsonl,
+        "csv": _read_csv,
+    } | dict.fromkeys(("parquet", "arrow"), _read_pyarrow)
     reader = readers.get(file.suffix.lstrip("."))
     if reader is None:
         raise DataError(f"{file} is not in a format that can be read. Expected one of: {', '.join(FORMATS)}.")
@@ -82,12 +90,16 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
             try:
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
-                raise DataError(f"{file}, line {number} is not UTF-8: {error.reason}. Expected a UTF-8 text file.") from error
+                raise DataError(
+                    f"{file}, line {number} is not UTF-8: {error.reason}. Expected a UTF-8 text file."
+                ) from error
             if line:
                 yield number, line
 
 
-def _read_tsv(file: Path, header: Sequence[str] | None = None, broken: list[int] | None = None) -> Iterator[Row]:
+def _read_tsv(
+    file: Path, header: Sequence[str] | None = None, broken: list[int] | None = None
+) -> Iterator[Row]:
     columns = header
     for number, line in _lines(file):
         fields = line.split("\t")
@@ -108,9 +120,13 @@ def _read_jsonl(file: Path) -> Iterator[Row]:
         try:
             values = json.loads(line)
         except json.JSONDecodeError as error:
-            raise DataError(f"{file}, line {number} is not JSON: {error.msg}. Expected one object per line.") from error
+            raise DataError(
+                f"{file}, line {number} is not JSON: {error.msg}. Expected one object per line."
+            ) from error
         if not isinstance(values, dict):
-            raise DataError(f"{file}, line {number} holds a {type(values).__name__}. Expected one object per line.")
+            raise DataError(
+                f"{file}, line {number} holds a {type(values).__name__}. Expected one object per line."
+            )
         yield Row(file, number, values)
 
 
@@ -121,7 +137,10 @@ def _read_csv(file: Path) -> Iterator[Row]:
             for values in reader:
                 if None in values or None in values.values():
                     expected = ", ".join(reader.fieldnames or ())
-                    raise DataError(f"{file}, line {reader.line_num} has the wrong number of fields. Expected: {expected}.")
+                    raise DataError(
+                        f"{file}, line {reader.line_num} has the wrong number of fields. Expected: "
+                        f"{expected}."
+                    )
                 yield Row(file, reader.line_num, values)
     except (OSError, csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{file} cannot be read as a UTF-8 .csv file: {error}.") from error
@@ -131,7 +150,10 @@ def _read_pyarrow(file: Path) -> Iterator[Row]:
     try:
         pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:
-        raise DataError(f"{file} needs pyarrow to be read. Install it with: pip install pyarrow; or save the data as .jsonl.") from error
+        raise DataError(
+            f"{file} needs pyarrow to be read. Install it with: pip install pyarrow; or save the data as "
+            ".jsonl."
+        ) from error
     try:
         if file.suffix == ".parquet":
             table = parquet.read_table(file)

@@ -24,7 +24,9 @@ def inputs(count: int = 4, width: int = 16, seed: int = 1) -> Array:
 
 def reference(model: ModelProto, feed: dict[str, Array]) -> list[Array]:
     """What the model gives as it came."""
-    return list(ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feed))
+    return list(
+        ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feed)
+    )
 
 
 @dataclass
@@ -44,7 +46,11 @@ class Chain:
         output = f"h:{index}"
         if how == "gemm":
             self.stored[f"b{index}"] = np.linspace(-1, 1, self.width, dtype=np.float32)
-            self.nodes.append(helper.make_node("Gemm", [self.last, operand, f"b{index}"], [output], name, transB=1, alpha=0.5, beta=2.0))
+            self.nodes.append(
+                helper.make_node(
+                    "Gemm", [self.last, operand, f"b{index}"], [output], name, transB=1, alpha=0.5, beta=2.0
+                )
+            )
         else:
             self.nodes.append(helper.make_node("MatMul", [self.last, operand], [output], name))
         if relu:
@@ -65,7 +71,10 @@ class Chain:
             self.stored[f"{key} h"] = value.astype(np.float16)
             self.nodes.append(helper.make_node("Cast", [f"{key} h"], [key], to=TensorProto.FLOAT))
         elif how == "reshaped":
-            self.stored[f"{key} r"], self.stored[f"{key} s"] = value.reshape(-1), np.array([self.width, -1], np.int64)
+            self.stored[f"{key} r"], self.stored[f"{key} s"] = (
+                value.reshape(-1),
+                np.array([self.width, -1], np.int64),
+            )
             self.nodes.append(helper.make_node("Reshape", [f"{key} r", f"{key} s"], [key]))
         elif how == "shared":
             key = "shared weight"
@@ -78,7 +87,10 @@ class Chain:
 
     def model(self, opset: int = 17, ir: int = 8) -> ModelProto:
         made = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", self.width])]
-        made += [helper.make_tensor_value_info(name, TensorProto.FLOAT, self.stored[name].shape) for name in self.extra_inputs]
+        made += [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, self.stored[name].shape)
+            for name in self.extra_inputs
+        ]
         graph = helper.make_graph(
             self.nodes,
             "chain",
@@ -92,7 +104,9 @@ class Chain:
 WAYS = ("plain", "gemm", "constant", "transposed", "identity", "half", "reshaped", "shared", "input")
 
 
-def single(op_type: str, x: list[Any], stored: dict[str, Array], opset: int = 17, **attributes: Any) -> ModelProto:
+def single(
+    op_type: str, x: list[Any], stored: dict[str, Array], opset: int = 17, **attributes: Any
+) -> ModelProto:
     """A model of one node, whose further inputs are stored."""
     node = helper.make_node(op_type, ["x", *stored], ["y"], name=op_type, **attributes)
     graph = helper.make_graph(

@@ -14,10 +14,15 @@ from onnx import ModelProto
 from tests.backends.torch.models import image_batches, small_cnn, tiny_bert, token_batches
 
 
-def exported(model: torch.nn.Module, inputs: dict[str, torch.Tensor], outputs: list[str], opset: int = 17) -> ModelProto:
+def exported(
+    model: torch.nn.Module, inputs: dict[str, torch.Tensor], outputs: list[str], opset: int = 17
+) -> ModelProto:
     """A module as ONNX, with free batch and sequence axes."""
     buffer = io.BytesIO()
-    axes = {name: {0: "batch", **({1: "sequence"} if not tensor.is_floating_point() else {})} for name, tensor in inputs.items()}
+    axes = {
+        name: {0: "batch", **({1: "sequence"} if not tensor.is_floating_point() else {})}
+        for name, tensor in inputs.items()
+    }
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         torch.onnx.export(
@@ -50,6 +55,10 @@ def arrays(batches: list[Any]) -> list[Any]:
     """The same batches in numpy."""
 
     def convert(value: Any) -> Any:
-        return {name: tensor.numpy() for name, tensor in value.items()} if isinstance(value, dict) else value.numpy()
+        return (
+            {name: tensor.numpy() for name, tensor in value.items()}
+            if isinstance(value, dict)
+            else value.numpy()
+        )
 
     return [(convert(inputs), label.numpy()) for inputs, label in batches]

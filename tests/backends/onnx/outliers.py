@@ -1,7 +1,8 @@
-"""Two nets that read digits, trained in seconds, with channels made a hundred times larger where fp32 cannot tell and int8 can.
+"""Two nets that read digits, trained in seconds, with channels made a hundred times larger where fp32 cannot
+tell and int8 can.
 
-A channel is multiplied where it is made and divided where it is read, so the function stays the same. Per-tensor ranges of
-activations are then taken by a few channels, and int8 loses the rest.
+A channel is multiplied where it is made and divided where it is read, so the function stays the same.
+Per-tensor ranges of activations are then taken by a few channels, and int8 loses the rest.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ class Layer(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows, length, width = x.shape
         y = self.first(x)
-        q, k, v = (part(y).reshape(rows, length, self.heads, -1).transpose(1, 2) for part in (self.q, self.k, self.v))
+        q, k, v = (
+            part(y).reshape(rows, length, self.heads, -1).transpose(1, 2) for part in (self.q, self.k, self.v)
+        )
         weights = (q @ k.transpose(2, 3) / (width / self.heads) ** 0.5).softmax(-1)
         x = x + self.o((weights @ v).transpose(1, 2).reshape(rows, length, width))
         return x + self.fc2(torch.relu(self.fc1(self.second(x))))
@@ -93,8 +96,16 @@ class Case:
         return np.asarray(logits.argmax(1) == self.labels[TRAINING:], np.float64)
 
 
-def _scaled(out_weight: torch.Tensor, out_bias: torch.Tensor, reader: torch.Tensor, channels: list[int], spread: int = 1) -> None:
-    """Make output channels of one op larger, and the weights that read them smaller. ``spread``: features for every channel."""
+def _scaled(
+    out_weight: torch.Tensor,
+    out_bias: torch.Tensor,
+    reader: torch.Tensor,
+    channels: list[int],
+    spread: int = 1,
+) -> None:
+    """Make output channels of one op larger, and the weights that read them smaller. ``spread``: features for
+    every channel.
+    """
     for rank, channel in enumerate(channels):
         factor = STRONG / (1 + 3 * rank)
         out_weight[channel] *= factor
@@ -112,7 +123,10 @@ def _inject_cnn(model: Cnn) -> None:
 def _inject_transformer(model: Transformer) -> None:
     for index in (1, 2):
         layer = model.layers[index]
-        for norm, readers, channel in ((layer.first, (layer.q, layer.k, layer.v), 5), (layer.second, (layer.fc1,), 17)):
+        for norm, readers, channel in (
+            (layer.first, (layer.q, layer.k, layer.v), 5),
+            (layer.second, (layer.fc1,), 17),
+        ):
             norm.weight[channel] *= STRONG
             norm.bias[channel] *= STRONG
             for reader in readers:

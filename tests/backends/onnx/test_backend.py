@@ -20,11 +20,11 @@ from octune.backends.onnx import OnnxBackend
 from octune.backends.onnx.insert import OPENVINO, ORT
 from octune.calibration import Ranges
 from octune.errors import DataError, UnsupportedError
+from octune.harm import probe
 from octune.int8 import Limit
 from octune.machine import Machine, pretending
 from octune.plan import Plan, Scheme
 from octune.repair import SMOOTH
-from octune.harm import probe
 from tests.backends.contract import calibrated, int8_plan, observed
 from tests.backends.onnx.graphs import Chain, inputs
 from tests.backends.onnx.models import arrays, bert, cnn
@@ -64,8 +64,16 @@ def test_readers_of_one_tensor_share_its_quantization(backend: OnnxBackend, rang
     names = [f"/bert/encoder/layer.0/attention/self/{part}/MatMul" for part in ("query", "key", "value")]
     model = backend.apply(Plan({name: Scheme.int8() for name in names}), ranges)
     assert kinds(model)["QuantizeLinear"] == 1
-    mixed = Plan({names[0]: Scheme.int8(), names[1]: Scheme.int8(range_method="percentile"), names[2]: Scheme.int8("dynamic")})
-    assert kinds(backend.apply(mixed, ranges)) >= Counter({"QuantizeLinear": 2, "DynamicQuantizeLinear": 1, "MatMulInteger": 1})
+    mixed = Plan(
+        {
+            names[0]: Scheme.int8(),
+            names[1]: Scheme.int8(range_method="percentile"),
+            names[2]: Scheme.int8("dynamic"),
+        }
+    )
+    assert kinds(backend.apply(mixed, ranges)) >= Counter(
+        {"QuantizeLinear": 2, "DynamicQuantizeLinear": 1, "MatMulInteger": 1}
+    )
 
 
 def test_padding_is_left_out_of_ranges(backend: OnnxBackend, tokens: list[Any]) -> None:
@@ -98,12 +106,16 @@ def test_harm_without_models_agrees_with_harm_of_models(name: str) -> None:
     backend = OnnxBackend(case.model, Settings(threads=2))
     feeds = [backend.split(batch)[0] for batch in case.batches()]
     ranges = calibrated(backend, case.batches())
-    # A convolution whose output feeds another's quantized input is judged without rounding that output; alone, it rounds it.
-    candidates = {op.name: [s for s in op.schemes if not s.is_float][:3:2] for op in backend.ops() if op.kind != "conv"}
+    # A convolution whose output feeds another's quantized input is judged without rounding that output;
+    # alone, it rounds it.
+    candidates = {
+        op.name: [s for s in op.schemes if not s.is_float][:3:2] for op in backend.ops() if op.kind != "conv"
+    }
     fast, slow = backend.harm(candidates, ranges, feeds[:1]), probe(backend, candidates, ranges, feeds[:1])
     assert set(fast) == set(slow)
     ratios = np.abs([np.log10(fast[key] / slow[key]) for key in slow if slow[key] > 1e-7])
-    # The model was trained here and comes out differently on every CPU, so that no bound for its worst op holds everywhere.
+    # The model was trained here and comes out differently on every CPU, so that no bound for its worst op
+    # holds everywhere.
     assert np.median(ratios) < 0.4
     # An error large enough to saturate what follows is only known roughly.
     assert np.quantile(ratios, 0.9) < 1.3
@@ -114,7 +126,9 @@ def test_rounding_between_convolutions_counts_for_the_reader_whose_smoothing_rep
     backend = OnnxBackend(case.model, Settings(threads=2))
     ranges, feed = calibrated(backend, case.batches()), backend.split(case.batches()[0])[0]
     plain, smooth = Scheme.int8(), Scheme.int8(repairs=(SMOOTH,))
-    harm = backend.harm({op.name: [plain, smooth] for op in backend.ops() if op.kind == "conv"}, ranges, [feed])
+    harm = backend.harm(
+        {op.name: [plain, smooth] for op in backend.ops() if op.kind == "conv"}, ranges, [feed]
+    )
     assert harm["/convs.0/Conv", plain] < 1e-3 < harm["/convs.1/Conv", plain]
     assert harm["/convs.1/Conv", smooth] < 0.01 * harm["/convs.1/Conv", plain]
 
@@ -130,10 +144,14 @@ def test_smoothing_goes_into_what_comes_before(name: str) -> None:
     model = backend.apply(smoothed, ranges)
     feed = backend.split(case.images[1200:])[0]
     wanted = backend.run(backend.fp32_model(), feed)["logits"]
-    errors = [float(np.square(backend.run(m, feed)["logits"] - wanted).mean()) for m in (backend.apply(plain, ranges), model)]
+    errors = [
+        float(np.square(backend.run(m, feed)["logits"] - wanted).mean())
+        for m in (backend.apply(plain, ranges), model)
+    ]
     assert errors[1] < 0.05 * errors[0]
     added = kinds(model)["Mul"] - kinds(backend.apply(plain, ranges))["Mul"]
-    # What reads an input of the model, or what is no op's output alone, needs a node of its own: the image; attention's output.
+    # What reads an input of the model, or what is no op's output alone, needs a node of its own: the image;
+    # attention's output.
     assert added == (1 if name == "cnn" else 5)
 
 
@@ -149,7 +167,9 @@ def test_a_smoothed_op_behind_a_float_one(tmp_path: Path) -> None:
 
 
 def test_int8_flows_through_a_residual_net() -> None:
-    """Convolutions, additions and pooling all run on integers: ONNX Runtime leaves no float convolution and no float addition."""
+    """Convolutions, additions and pooling all run on integers: ONNX Runtime leaves no float convolution and
+    no float addition.
+    """
     subject = OnnxBackend(cnn(), Settings(threads=1))
     ranges = calibrated(subject, arrays(image_batches()))
     fused = _optimized(subject.apply(int8_plan(subject, ranges), ranges).graph.whole())
@@ -194,7 +214,7 @@ def _optimized(proto: Any) -> Counter[str]:
         return Counter(node.op_type for node in onnx.load(options.optimized_model_filepath).graph.node)
 
 
-# -- runtimes -----------------------------------------------------------------------------------------------------------
+# -- runtimes ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["bert", "cnn"])
@@ -209,33 +229,46 @@ def test_openvino_runs_the_same_plan(name: str, tmp_path: Path) -> None:
     fp32, got = backend.run(backend.fp32_model(), feed)["logits"], backend.run(finalist.model, feed)["logits"]
     assert not np.array_equal(fp32, got)
     assert np.abs(fp32 - got).mean() < 0.25 * np.abs(fp32 - fp32.mean()).mean()
-    assert [p.name for p in finalist.model.get_inputs()] == [p.name for p in backend.fp32_model().get_inputs()]
+    assert [p.name for p in finalist.model.get_inputs()] == [
+        p.name for p in backend.fp32_model().get_inputs()
+    ]
     with pytest.raises(ValueError, match="no input 'nonsense'"):
         finalist.model.run(None, {"nonsense": fp32})
     metadata = backend.save(finalist.model, plan, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"model.onnx", "openvino.xml", "openvino.bin"}
     assert np.array_equal(backend.run(backend.load(tmp_path, metadata), feed)["logits"], got)
     # Without OpenVINO the same folder runs on ONNX Runtime.
-    assert backend.run(backend.load(tmp_path, metadata | {"runtime": "onnxruntime"}), feed)["logits"].shape == got.shape
+    assert (
+        backend.run(backend.load(tmp_path, metadata | {"runtime": "onnxruntime"}), feed)["logits"].shape
+        == got.shape
+    )
 
 
 def test_openvino_gets_signed_activations(backend: OnnxBackend, ranges: Ranges) -> None:
     plan = int8_plan(backend, ranges)
     zeros = {
-        name: [array.dtype for key, array in backend._graph(plan, ranges, dialect).tensors.items() if key.endswith("/zero")]
+        name: [
+            array.dtype
+            for key, array in backend._graph(plan, ranges, dialect).tensors.items()
+            if key.endswith("/zero")
+        ]
         for name, dialect in (("ort", ORT), ("openvino", OPENVINO))
     }
     assert zeros["ort"].count(np.dtype(np.uint8)) > zeros["ort"].count(np.dtype(np.int8)) == 4
     assert zeros["openvino"].count(np.dtype(np.int8)) > len(zeros["openvino"]) / 2
 
 
-def test_without_openvino_there_is_a_note(backend: OnnxBackend, ranges: Ranges, tokens: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_openvino_there_is_a_note(
+    backend: OnnxBackend, ranges: Ranges, tokens: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "has_openvino", lambda: False)
     assert list(backend.finalists(Plan(), ranges, backend.split(tokens[0])[0])) == []
     assert any("OpenVINO is not installed" in note for note in backend.notes)
 
 
-def test_a_saved_model_runs_in_a_process_of_its_own(backend: OnnxBackend, ranges: Ranges, tokens: list[Any], tmp_path: Path) -> None:
+def test_a_saved_model_runs_in_a_process_of_its_own(
+    backend: OnnxBackend, ranges: Ranges, tokens: list[Any], tmp_path: Path
+) -> None:
     plan = int8_plan(backend, ranges)
     model = backend.apply(plan, ranges)
     backend.save(model, plan, tmp_path)
@@ -243,7 +276,8 @@ def test_a_saved_model_runs_in_a_process_of_its_own(backend: OnnxBackend, ranges
     np.savez(tmp_path / "feed.npz", **feed.arrays)
     code = (
         "import numpy as np, onnxruntime as ort; f = dict(np.load('feed.npz'));"
-        "np.save('out.npy', ort.InferenceSession('model.onnx', providers=['CPUExecutionProvider']).run(None, f)[0])"
+        "np.save('out.npy', ort.InferenceSession('model.onnx', providers=['CPUExecutionProvider']).run(None, "
+        "f)[0])"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
     assert np.array_equal(np.load(tmp_path / "out.npy"), backend.run(model, feed)["logits"])
@@ -255,12 +289,17 @@ def test_results_are_stamped(backend: OnnxBackend) -> None:
     assert {"onnx", "onnxruntime", "threads", "weights"} <= set(stamp)
 
 
-# -- the guard against overflow --------------------------------------------------------------------------------------------
+# -- the guard against overflow ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("machine", "portable", "limit"),
-    [(AVX2, True, Limit.PAIRS), (AVX2, False, Limit.PAIRS), (VNNI, True, Limit.PAIRS), (VNNI, False, Limit.NONE)],
+    [
+        (AVX2, True, Limit.PAIRS),
+        (AVX2, False, Limit.PAIRS),
+        (VNNI, True, Limit.PAIRS),
+        (VNNI, False, Limit.NONE),
+    ],
 )
 def test_weights_use_all_8_bits_only_where_asked_to_and_where_sums_are_exact(
     machine: Machine, portable: bool, limit: Limit, tokens: list[Any]
@@ -270,15 +309,21 @@ def test_weights_use_all_8_bits_only_where_asked_to_and_where_sums_are_exact(
     assert backend.environment()["weights"] == limit.value
     ranges = calibrated(backend, tokens)
     for mode in ("static", "dynamic"):
-        schemes = {op.name: next((s for s in op.schemes if s.mode == mode), op.schemes[0]) for op in backend.ops()}
+        schemes = {
+            op.name: next((s for s in op.schemes if s.mode == mode), op.schemes[0]) for op in backend.ops()
+        }
         tensors = backend.apply(Plan(schemes), ranges).graph.tensors
-        weights = [array for name, array in tensors.items() if name.endswith("/weight_int8") and "embeddings" not in name]
+        weights = [
+            array
+            for name, array in tensors.items()
+            if name.endswith("/weight_int8") and "embeddings" not in name
+        ]
         assert weights
         pairs = max(largest_pairs(weight.T).max() for weight in weights)
         assert pairs <= 128 if limit is Limit.PAIRS else pairs > 128
 
 
-# -- data -----------------------------------------------------------------------------------------------------------------
+# -- data ----------------------------------------------------------------------------------------------------
 
 
 def test_forms_of_batches(backend: OnnxBackend) -> None:
@@ -294,7 +339,10 @@ def test_forms_of_batches(backend: OnnxBackend) -> None:
     ):
         feed, got = backend.split(batch)
         assert got == label
-        assert {name: array.dtype for name, array in feed.arrays.items()} == {"input_ids": np.int64, "attention_mask": np.int64}
+        assert {name: array.dtype for name, array in feed.arrays.items()} == {
+            "input_ids": np.int64,
+            "attention_mask": np.int64,
+        }
         assert backend.batch_size(feed) == 3
         assert backend.batch_size(backend.resized(feed, 7)) == 7
 

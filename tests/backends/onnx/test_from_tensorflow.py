@@ -26,7 +26,10 @@ CONFIG = {"tuning": {"objective": "modelsize"}, "performance": {"iterations": 1}
 
 def batches(graph: Any, count: int = 3) -> list[dict[str, Any]]:
     by_tensor = {tensor: name for name, tensor in graph.inputs.items()}
-    return [{by_tensor[tensor]: array for tensor, array in bert_feed(batch=4, seed=seed).items()} for seed in range(count)]
+    return [
+        {by_tensor[tensor]: array for tensor, array in bert_feed(batch=4, seed=seed).items()}
+        for seed in range(count)
+    ]
 
 
 def test_a_graph_is_tuned_as_onnx_under_its_own_names() -> None:
@@ -50,7 +53,10 @@ def test_a_graph_is_tuned_as_onnx_under_its_own_names() -> None:
 
 def test_a_keras_model_gives_the_same_answers() -> None:
     model = keras_model()
-    arrays = [np.random.default_rng(0).standard_normal((3, *port.shape[1:])).astype(port.dtype) for port in model.inputs]
+    arrays = [
+        np.random.default_rng(0).standard_normal((3, *port.shape[1:])).astype(port.dtype)
+        for port in model.inputs
+    ]
     names = [port.name for port in model.inputs]
     batch = dict(zip(names, arrays, strict=True)) if len(names) > 1 else arrays[0]
     made = to_onnx(model, batch)  # compares the answers itself
@@ -61,8 +67,12 @@ def test_a_keras_model_gives_the_same_answers() -> None:
 def test_one_that_would_not_fit_is_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = bert()
     monkeypatch.setattr(module, "COPIES", 10**9)
-    with pytest.raises(UnsupportedError, match=r"needs about .* GB .* GB are free\. Convert it on a larger machine"):
-        to_onnx(graph.graph_def, batches(graph)[0], Settings(tuple(graph.inputs), tuple(graph.outputs.values())))
+    with pytest.raises(
+        UnsupportedError, match=r"needs about .* GB .* GB are free\. Convert it on a larger machine"
+    ):
+        to_onnx(
+            graph.graph_def, batches(graph)[0], Settings(tuple(graph.inputs), tuple(graph.outputs.values()))
+        )
 
 
 def test_a_graph_with_its_own_iterator_is_refused() -> None:

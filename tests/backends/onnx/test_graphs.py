@@ -33,7 +33,11 @@ def quantized(model: Any, x: Any) -> tuple[OnnxBackend, Any, Any]:
     assert plan.names("int8")
     made = backend.apply(plan, ranges)
     onnx.checker.check_model(made.graph.whole())
-    return backend, list(backend.run(backend.fp32_model(), feed).values()), list(backend.run(made, feed).values())
+    return (
+        backend,
+        list(backend.run(backend.fp32_model(), feed).values()),
+        list(backend.run(made, feed).values()),
+    )
 
 
 @settings(max_examples=25, deadline=None)
@@ -107,7 +111,9 @@ def test_convolutions_of_every_kind(
     generator = np.random.default_rng(0)
     stored = {"w": generator.standard_normal(kernel).astype(np.float32)}
     if biased:
-        stored["b"] = generator.standard_normal(8 if op_type == "ConvTranspose" else kernel[0]).astype(np.float32)
+        stored["b"] = generator.standard_normal(8 if op_type == "ConvTranspose" else kernel[0]).astype(
+            np.float32
+        )
     x = generator.standard_normal((2, *shape)).astype(np.float32)
     model = single(op_type, ["n", *shape], stored, **attributes)
     backend, fp32, int8 = quantized(model, x)
@@ -131,7 +137,9 @@ def test_depthwise_smoothing_evens_channels_out() -> None:
     wanted = backend.run(backend.fp32_model(), feed)["y"]
 
     def error(scheme: Scheme) -> float:
-        return float(np.square(backend.run(backend.apply(Plan({"Conv": scheme}), ranges), feed)["y"] - wanted).mean())
+        return float(
+            np.square(backend.run(backend.apply(Plan({"Conv": scheme}), ranges), feed)["y"] - wanted).mean()
+        )
 
     assert error(Scheme.int8(repairs=["smooth"])) < 0.01 * error(Scheme.int8())
 
@@ -146,7 +154,10 @@ def test_subgraphs_run_and_their_ops_stay_float() -> None:
         [numpy_helper.from_array(inner, "inner")],
     )
     other = helper.make_graph(
-        [helper.make_node("Relu", ["hidden"], ["b"])], "else", [], [helper.make_tensor_value_info("b", TensorProto.FLOAT, ["n", 16])]
+        [helper.make_node("Relu", ["hidden"], ["b"])],
+        "else",
+        [],
+        [helper.make_tensor_value_info("b", TensorProto.FLOAT, ["n", 16])],
     )
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["hidden"], "first"),
@@ -156,7 +167,10 @@ def test_subgraphs_run_and_their_ops_stay_float() -> None:
     graph = helper.make_graph(
         nodes,
         "nested",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 16]), helper.make_tensor_value_info("yes", TensorProto.BOOL, [])],
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 16]),
+            helper.make_tensor_value_info("yes", TensorProto.BOOL, []),
+        ],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4])],
         [numpy_helper.from_array(weight(16, 16), "w"), numpy_helper.from_array(weight(16, 4, 2), "w2")],
     )
@@ -182,7 +196,10 @@ def test_a_tensor_that_is_also_an_output_keeps_its_name() -> None:
         nodes,
         "two outputs",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, 4, 8, 8])],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, 4, 8, 8]) for name in ("features", "y")],
+        [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, 4, 8, 8])
+            for name in ("features", "y")
+        ],
         [numpy_helper.from_array(array, name) for name, array in kernels.items()],
     )
     model = onnx.helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -258,7 +275,9 @@ def test_large_models_are_saved_in_two_files(tmp_path: Path, monkeypatch: pytest
     assert all(np.array_equal(wanted[name], got[name]) for name in wanted)
 
 
-def padded(zeros: list[int], value: float | None = None, mode: str = "constant", **conv: Any) -> onnx.ModelProto:
+def padded(
+    zeros: list[int], value: float | None = None, mode: str = "constant", **conv: Any
+) -> onnx.ModelProto:
     """x -> Pad -> Conv, the numbers of zeros as exporters leave them: computed by a chain of nodes."""
     random = np.random.default_rng(0)
     first, second = np.array(zeros[:4], np.int64), np.array(zeros[4:], np.int64)
@@ -266,7 +285,9 @@ def padded(zeros: list[int], value: float | None = None, mode: str = "constant",
     nodes = [
         helper.make_node("Concat", ["first", "second"], ["joined"], axis=0),
         helper.make_node("Cast", ["joined"], ["pads"], to=TensorProto.INT64),
-        helper.make_node("Pad", ["x", "pads", *(["value"] if value is not None else [])], ["wide"], mode=mode),
+        helper.make_node(
+            "Pad", ["x", "pads", *(["value"] if value is not None else [])], ["wide"], mode=mode
+        ),
         helper.make_node("Conv", ["wide", "w"], ["y"], **conv),
     ]
     if value is not None:
@@ -294,7 +315,9 @@ def padded(zeros: list[int], value: float | None = None, mode: str = "constant",
         (padded([0, 0, 1, 1, 0, 0, 1, 1], auto_pad="SAME_UPPER"), 1),
     ],
 )
-def test_zeros_around_an_image_become_the_padding_of_its_convolution(model: onnx.ModelProto, left: int) -> None:
+def test_zeros_around_an_image_become_the_padding_of_its_convolution(
+    model: onnx.ModelProto, left: int
+) -> None:
     x = np.random.default_rng(1).standard_normal((2, 3, 9, 9)).astype(np.float32)
     backend, fp32, int8 = quantized(model, x)
     kinds = [node.op_type for node in backend.fp32_model().graph.proto.graph.node]
@@ -322,7 +345,9 @@ def test_what_chance_makes_and_what_is_large_is_no_constant() -> None:
         [numpy_helper.from_array(array, name) for name, array in stored.items()],
     )
     x = inputs()
-    backend, fp32, _ = quantized(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), x)
+    backend, fp32, _ = quantized(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), x
+    )
     kinds = [node.op_type for node in backend.fp32_model().graph.proto.graph.node]
     assert "RandomNormal" in kinds
     assert "ReduceSum" not in kinds

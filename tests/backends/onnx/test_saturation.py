@@ -46,7 +46,8 @@ class TestOnnxRuntime(OneOp):
     rounds_convolutions = True
 
     def exact_anyway(self) -> bool:
-        # Its kernels look for themselves, whatever oneDNN is told. An emulator shows them another CPU than the file does.
+        # Its kernels look for themselves, whatever oneDNN is told. An emulator shows them another CPU than
+        # the file does.
         return "vnni" in Path("/proc/cpuinfo").read_text() and "OCTUNE_EMULATED_CPU" not in os.environ
 
 
@@ -68,14 +69,21 @@ def test_products_of_two_activations_do_not_overflow(inner: int) -> None:
     inputs = backend.split({"a": a, "b": b})[0]
     ranges = collect(backend, [inputs], 1)
     plan = Plan({"op": Scheme.int8(granularity="per_tensor")})
-    for model in (backend.apply(plan, ranges), *(form.model for form in backend.finalists(plan, ranges, inputs))):
+    for model in (
+        backend.apply(plan, ranges),
+        *(form.model for form in backend.finalists(plan, ranges, inputs)),
+    ):
         (y,) = backend.run(model, inputs).values()
         np.testing.assert_allclose(y, a @ b, rtol=1e-6)
 
 
 def test_the_whole_reach_is_used_where_the_cpu_allows_it_and_nobody_else_is_to_run_it() -> None:
     backend = backend_for(
-        graph_of(helper.make_node("MatMul", ["x", "w"], ["y"], name="op"), {"w": np.ones((4, 4), np.float32)}, x=[None, 4]),
+        graph_of(
+            helper.make_node("MatMul", ["x", "w"], ["y"], name="op"),
+            {"w": np.ones((4, 4), np.float32)},
+            x=[None, 4],
+        ),
         Settings(portable=False),
     )
     assert (backend.limit.value == "none") == probe_machine().exact_int8

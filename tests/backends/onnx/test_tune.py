@@ -1,4 +1,6 @@
-"""ONNX models from end to end: outlier channels that break int8 are repaired, files go in and come out, PyTorch models are exported."""
+"""ONNX models from end to end: outlier channels that break int8 are repaired, files go in and come out,
+PyTorch models are exported.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,10 @@ def test_outlier_channels_are_repaired_and_nearly_everything_is_int8(name: str, 
     result = octune.tune(case.model, calibration=case.batches(), evaluate=evaluate, config=SIZE)
     fp32 = result.baseline.score
     assert fp32 is not None
-    np.testing.assert_allclose(fp32.value, clean.hits(_session(clean)).mean(), atol=0.002), "the injection changes nothing in fp32"
+    (
+        np.testing.assert_allclose(fp32.value, clean.hits(_session(clean)).mean(), atol=0.002),
+        "the injection changes nothing in fp32",
+    )
     assert result.met
     assert result.plan.counts()["int8"] >= least
     assert len(calls) <= 5  # the baseline and at most four candidates
@@ -51,7 +56,12 @@ def test_outlier_channels_are_repaired_and_nearly_everything_is_int8(name: str, 
 def test_int8_without_repairs_fails(name: str) -> None:
     case = cnn_case() if name == "cnn" else transformer_case()
     evaluate, _ = counted(case)
-    plan = octune.Plan({op.name: next((s for s in op.schemes if s.mode == "static"), octune.Scheme.fp32()) for op in _ops(case)})
+    plan = octune.Plan(
+        {
+            op.name: next((s for s in op.schemes if s.mode == "static"), octune.Scheme.fp32())
+            for op in _ops(case)
+        }
+    )
     model = octune.quantize(case.model, calibration=case.batches(), plan=plan)
     assert evaluate(model).mean() < 0.99 * evaluate(_session(case)).mean()
 
@@ -79,9 +89,12 @@ def test_a_file_goes_in_and_a_folder_comes_out(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", case.images[:20])
     code = (
         "import numpy as np, octune; m = octune.load('int8');"
-        "np.save('y.npy', m.run(['logits'], {'x': np.load('x.npy')})[0]); print(m.get_inputs()[0].name, m.get_outputs()[0].name)"
+        "np.save('y.npy', m.run(['logits'], {'x': np.load('x.npy')})[0]); print(m.get_inputs()[0].name, "
+        "m.get_outputs()[0].name)"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.stdout.split() == ["x", "logits"]
     assert np.array_equal(np.load(tmp_path / "y.npy"), result.model.run(None, {"x": case.images[:20]})[0])
     assert (folder / "model.onnx").exists()
@@ -105,7 +118,10 @@ def test_a_configuration_names_the_file_the_data_and_the_metric(tmp_path: Path) 
 
 def test_a_task_for_a_file_needs_a_tokenizer(tmp_path: Path) -> None:
     onnx.save(cnn(), tmp_path / "model.onnx")
-    config = {"model": {"path": str(tmp_path / "model.onnx")}, "evaluation": {"data": {"task": "sst-2", "folder": str(tmp_path)}}}
+    config = {
+        "model": {"path": str(tmp_path / "model.onnx")},
+        "evaluation": {"data": {"task": "sst-2", "folder": str(tmp_path)}},
+    }
     with pytest.raises(UnsupportedError, match=r"evaluation\.data\.tokenizer"):
         octune.tune(config=config)
 
@@ -124,10 +140,15 @@ class TestExport:
         wanted = [model(**inputs).logits.argmax(-1).numpy() for inputs, _ in batches]
 
         def evaluate(candidate: Any) -> Any:
-            got = [candidate.run(["logits"], {k: v.numpy() for k, v in inputs.items()})[0].argmax(-1) for inputs, _ in batches]
+            got = [
+                candidate.run(["logits"], {k: v.numpy() for k, v in inputs.items()})[0].argmax(-1)
+                for inputs, _ in batches
+            ]
             return np.concatenate([a == b for a, b in zip(wanted, got, strict=True)]).astype(float)
 
-        result = octune.tune(model, calibration=batches, evaluate=evaluate, config={**SIZE, "model": {"target": "onnx"}})
+        result = octune.tune(
+            model, calibration=batches, evaluate=evaluate, config={**SIZE, "model": {"target": "onnx"}}
+        )
         assert result.baseline.score is not None
         assert result.baseline.score.value == 1.0
         assert result.environment["framework"] == "onnx"
@@ -136,7 +157,9 @@ class TestExport:
     def test_with_a_metric_and_other_lengths(self) -> None:
         batches = [batch for length in (12, 7) for batch in token_batches(2, length=length)]
         config = {**SIZE, "model": {"target": "onnx"}}
-        result = octune.tune(tiny_bert(), calibration=batches, evaluation=batches, metric="accuracy", config=config)
+        result = octune.tune(
+            tiny_bert(), calibration=batches, evaluation=batches, metric="accuracy", config=config
+        )
         assert result.baseline.score is not None
         assert result.baseline.score.n == 32
 

@@ -1,4 +1,6 @@
-"""Small convolutional networks, trained on scikit-learn's digits, with outlier channels that leave fp32 as it was."""
+"""Small convolutional networks, trained on scikit-learn's digits, with outlier channels that leave fp32 as it
+was.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class Data:
 def digits() -> Data:
     images, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(images))
-    x = np.kron(images.reshape(-1, 8, 8)[order] / 16, np.ones((SIZE // 8, SIZE // 8)))[..., None].astype(np.float32)
+    x = np.kron(images.reshape(-1, 8, 8)[order] / 16, np.ones((SIZE // 8, SIZE // 8)))[..., None].astype(
+        np.float32
+    )
     y = labels[order].astype(np.int32)
     return Data(x[:1000], y[:1000], x[1000:], y[1000:])
 
@@ -63,19 +67,25 @@ class Weights:
 
 def conv(w: Weights, x: Any, name: str, filters: int, size: int = 3, stride: int = 1) -> Any:
     channels = int(x.shape[-1])
-    y = tf.nn.conv2d(x, w(f"{name}/w", (size, size, channels, filters), size * size * channels), stride, "SAME", name=name)
+    y = tf.nn.conv2d(
+        x, w(f"{name}/w", (size, size, channels, filters), size * size * channels), stride, "SAME", name=name
+    )
     return tf.nn.bias_add(y, w(f"{name}/b", (filters,), 0))
 
 
 def depthwise(w: Weights, x: Any, name: str, size: int = 3) -> Any:
     channels = int(x.shape[-1])
-    y = tf.nn.depthwise_conv2d(x, w(f"{name}/w", (size, size, channels, 1), size * size), [1, 1, 1, 1], "SAME", name=name)
+    y = tf.nn.depthwise_conv2d(
+        x, w(f"{name}/w", (size, size, channels, 1), size * size), [1, 1, 1, 1], "SAME", name=name
+    )
     return tf.nn.bias_add(y, w(f"{name}/b", (channels,), 0))
 
 
 def dense(w: Weights, x: Any, name: str, columns: int) -> Any:
     rows = int(x.shape[-1])
-    return tf.nn.bias_add(tf.matmul(x, w(f"{name}/w", (rows, columns), rows), name=name), w(f"{name}/b", (columns,), 0))
+    return tf.nn.bias_add(
+        tf.matmul(x, w(f"{name}/w", (rows, columns), rows), name=name), w(f"{name}/b", (columns,), 0)
+    )
 
 
 def plain(w: Weights, x: Any, activation: Callable[[Any], Any] = tf.nn.relu) -> Any:
@@ -115,28 +125,42 @@ def train(network: Callable[[Weights, Any], Any], data: Data, steps: int = 150) 
     def step(x: Any, y: Any, rate: Any, number: Any) -> None:
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, network(weights, x)))
-        for variable, gradient, first, second in zip(variables, tape.gradient(loss, variables), *moments, strict=True):
+        for variable, gradient, first, second in zip(
+            variables, tape.gradient(loss, variables), *moments, strict=True
+        ):
             first.assign(0.9 * first + 0.1 * gradient)
             second.assign(0.99 * second + 0.01 * gradient**2)
-            variable.assign_sub(rate * first / (1 - 0.9**number) / (tf.sqrt(second / (1 - 0.99**number)) + 1e-7))
+            variable.assign_sub(
+                rate * first / (1 - 0.9**number) / (tf.sqrt(second / (1 - 0.99**number)) + 1e-7)
+            )
 
     random = np.random.default_rng(1)
     for number in range(steps):
         chosen = random.choice(len(data.train), 64)
         rate = 3e-3 * min(1.0, 2 * (1 - number / steps))
-        step(tf.constant(data.train[chosen]), tf.constant(data.labels[chosen]), tf.constant(rate), tf.constant(number + 1.0))
+        step(
+            tf.constant(data.train[chosen]),
+            tf.constant(data.labels[chosen]),
+            tf.constant(rate),
+            tf.constant(number + 1.0),
+        )
     return {name: variable.numpy() for name, variable in weights.values.items()}
 
 
-def with_outliers(params: Params, chain: tuple[str, ...], factors: tuple[float, ...], seed: int = 3) -> Params:
-    """The same function: what some channels give is larger by a factor, and the weights that read them smaller."""
+def with_outliers(
+    params: Params, chain: tuple[str, ...], factors: tuple[float, ...], seed: int = 3
+) -> Params:
+    """The same function: what some channels give is larger by a factor, and the weights that read them
+    smaller.
+    """
     random, made = np.random.default_rng(seed), {name: value.copy() for name, value in params.items()}
     for number, (producer, consumer) in enumerate(pairwise(chain)):
         channels = made[f"{producer}/b"].size
         chosen = random.choice(channels, 2, replace=False)
         factor = np.ones(channels, np.float32)
         factor[chosen] = factors[number % len(factors)]
-        # A depthwise weight is [height, width, channels, 1], and so has its outputs where others have their inputs.
+        # A depthwise weight is [height, width, channels, 1], and so has its outputs where others have their
+        # inputs.
         outputs = factor[:, None] if producer == "depthwise" else factor
         made[f"{producer}/w"] *= outputs
         made[f"{producer}/b"] *= factor
@@ -148,5 +172,8 @@ def with_outliers(params: Params, chain: tuple[str, ...], factors: tuple[float, 
 def frozen(network: Callable[[Weights, Any], Any], params: Params) -> Any:
     """A GraphDef: ``x:0`` in, ``logits:0`` out."""
     with tf.Graph().as_default() as graph:
-        tf.identity(network(Weights(params), v1.placeholder(tf.float32, [None, SIZE, SIZE, 1], name="x")), name="logits")
+        tf.identity(
+            network(Weights(params), v1.placeholder(tf.float32, [None, SIZE, SIZE, 1], name="x")),
+            name="logits",
+        )
     return graph.as_graph_def()

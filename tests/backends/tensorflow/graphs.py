@@ -26,7 +26,9 @@ def frozen(build: Callable[[], Mapping[str, tf.Tensor]], targets: tuple[str, ...
     with tf.Graph().as_default() as graph:
         outputs = build()
     inputs = {op.name: f"{op.name}:0" for op in graph.get_operations() if op.type == "Placeholder"}
-    return FrozenGraph(graph.as_graph_def(), inputs, {name: tensor.name for name, tensor in outputs.items()}, targets)
+    return FrozenGraph(
+        graph.as_graph_def(), inputs, {name: tensor.name for name, tensor in outputs.items()}, targets
+    )
 
 
 def run(graph_def: Any, fetches: Any, feed: Mapping[str, Array]) -> Any:
@@ -45,7 +47,9 @@ def calibrated(rewriter: Rewriter, feeds: list[Mapping[str, Array]]) -> Ranges:
         values = run(rewriter.reference, {name: tap.tensor for name, tap in taps.items()}, feed)
         for name, value in values.items():
             observers[name].update(value, channel_axis=taps[name].channel_axis)
-    return Ranges({name: stats for name, observer in observers.items() if (stats := observer.stats())}, len(feeds))
+    return Ranges(
+        {name: stats for name, observer in observers.items() if (stats := observer.stats())}, len(feeds)
+    )
 
 
 def everything(rewriter: Rewriter, scheme: Scheme) -> Plan:
@@ -66,7 +70,7 @@ def normal(*shape: int, scale: float = 1.0, seed: int = 0) -> Array:
     return (np.random.default_rng((seed, *shape)).normal(size=shape) * scale).astype(np.float32)
 
 
-# -- spellings ----------------------------------------------------------------------------------------------------
+# -- spellings -----------------------------------------------------------------------------------------------
 
 
 def google_gelu(x: tf.Tensor) -> tf.Tensor:
@@ -78,7 +82,12 @@ def contrib_layer_norm(x: tf.Tensor, width: int, seed: int = 0) -> tf.Tensor:
     """As tf.contrib.layers.layer_norm wrote it: moments and batch_normalization."""
     mean, variance = tf.nn.moments(x, [-1], keepdims=True)
     return tf.nn.batch_normalization(
-        x, mean, variance, weight(normal(width, scale=0.1, seed=seed)), weight(1 + normal(width, scale=0.1, seed=seed + 1)), 1e-12
+        x,
+        mean,
+        variance,
+        weight(normal(width, scale=0.1, seed=seed)),
+        weight(1 + normal(width, scale=0.1, seed=seed + 1)),
+        1e-12,
     )
 
 
@@ -91,13 +100,22 @@ def dense(x: tf.Tensor, columns: int, name: str, seed: int = 0) -> tf.Tensor:
     rows = x.shape[-1]
     with tf.name_scope(name):
         kernel = weight(normal(rows, columns, scale=rows**-0.5, seed=seed))
-        return tf.nn.bias_add(tf.matmul(x, kernel, name="MatMul"), weight(normal(columns, scale=0.1, seed=seed)))
+        return tf.nn.bias_add(
+            tf.matmul(x, kernel, name="MatMul"), weight(normal(columns, scale=0.1, seed=seed))
+        )
 
 
 def bert(
-    layers: int = 2, width: int = 64, heads: int = 4, inner: int = 256, vocabulary: int = 100, sequence: int | None = 16
+    layers: int = 2,
+    width: int = 64,
+    heads: int = 4,
+    inner: int = 256,
+    vocabulary: int = 100,
+    sequence: int | None = 16,
 ) -> FrozenGraph:
-    """A BERT as google-research writes it: 2-D matmuls, tanh GELU, layer normalisation spelled as batch normalisation."""
+    """A BERT as google-research writes it: 2-D matmuls, tanh GELU, layer normalisation spelled as batch
+    normalisation.
+    """
 
     def build() -> dict[str, tf.Tensor]:
         ids = v1.placeholder(tf.int32, [None, sequence], "input_ids")
@@ -112,16 +130,25 @@ def bert(
                 parts = []
                 for number, role in enumerate(("query", "key", "value")):
                     part = dense(x, width, role, seed=10 * index + number)
-                    parts.append(tf.transpose(tf.reshape(part, [batch, length, heads, width // heads]), [0, 2, 1, 3]))
+                    parts.append(
+                        tf.transpose(tf.reshape(part, [batch, length, heads, width // heads]), [0, 2, 1, 3])
+                    )
                 scores = tf.matmul(parts[0], parts[1], transpose_b=True) * (width / heads) ** -0.5 + bias
                 context = tf.transpose(tf.matmul(tf.nn.softmax(scores), parts[2]), [0, 2, 1, 3])
                 context = tf.reshape(context, [-1, width])
-                x = contrib_layer_norm(dense(context, width, "attention_output", seed=10 * index + 3) + x, width, seed=index)
+                x = contrib_layer_norm(
+                    dense(context, width, "attention_output", seed=10 * index + 3) + x, width, seed=index
+                )
                 hidden = google_gelu(dense(x, inner, "intermediate", seed=10 * index + 4))
-                x = contrib_layer_norm(dense(hidden, width, "output", seed=10 * index + 5) + x, width, seed=index + 50)
+                x = contrib_layer_norm(
+                    dense(hidden, width, "output", seed=10 * index + 5) + x, width, seed=index + 50
+                )
         first = tf.reshape(x, [batch, length, width])[:, 0, :]
         pooled = tf.tanh(dense(first, width, "pooler", seed=99))
-        return {"sequence": tf.reshape(x, [batch, length, width], name="sequence"), "logits": dense(pooled, 2, "classifier")}
+        return {
+            "sequence": tf.reshape(x, [batch, length, width], name="sequence"),
+            "logits": dense(pooled, 2, "classifier"),
+        }
 
     return frozen(build)
 

@@ -1,4 +1,6 @@
-"""Small real TensorFlow models for the tests: scikit-learn's digits, and perceptrons that read them in every form that TensorFlow has."""
+"""Small real TensorFlow models for the tests: scikit-learn's digits, and perceptrons that read them in every
+form that TensorFlow has.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ from octune.backends.base import Settings
 
 v1 = tf.compat.v1
 Arrays = list[np.ndarray[Any, Any]]
-SIZE = {"performance": {"compile": "never", "iterations": 1, "warmup": 0}, "tuning": {"objective": "modelsize"}}
+SIZE = {
+    "performance": {"compile": "never", "iterations": 1, "warmup": 0},
+    "tuning": {"objective": "modelsize"},
+}
 
 
 @dataclass(frozen=True)
@@ -47,13 +52,19 @@ class Digits:
 def digits() -> Digits:
     images, labels = load_digits(return_X_y=True)
     x = (images / 16).astype(np.float32)
-    network = MLPClassifier((96, 64), max_iter=60, tol=1e-2, n_iter_no_change=3, random_state=0).fit(x[:1200], labels[:1200])
+    network = MLPClassifier((96, 64), max_iter=60, tol=1e-2, n_iter_no_change=3, random_state=0).fit(
+        x[:1200], labels[:1200]
+    )
     weights = [w.astype(np.float32) for w in network.coefs_]
-    return Digits(x[:1200], x[1200:], labels[1200:], weights, [b.astype(np.float32) for b in network.intercepts_])
+    return Digits(
+        x[:1200], x[1200:], labels[1200:], weights, [b.astype(np.float32) for b in network.intercepts_]
+    )
 
 
 def with_outliers(factor: float = 3000.0) -> tuple[Arrays, Arrays]:
-    """The same function, with two hidden channels that are much larger than the rest: int8 in one scale loses all the others."""
+    """The same function, with two hidden channels that are much larger than the rest: int8 in one scale loses
+    all the others.
+    """
     data = digits()
     weights, biases = [w.copy() for w in data.weights], [b.copy() for b in data.biases]
     busy = np.argsort(np.maximum(data.train @ weights[0] + biases[0], 0).mean(axis=0))[-2:]
@@ -68,7 +79,9 @@ def perceptron(x: Any, weights: Arrays, biases: Arrays) -> Any:
     for index, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         with v1.name_scope(f"dense_{index}"):
             x = tf.nn.bias_add(
-                tf.matmul(x, tf.constant(weight, name="kernel"), name="MatMul"), tf.constant(bias, name="bias"), name="BiasAdd"
+                tf.matmul(x, tf.constant(weight, name="kernel"), name="MatMul"),
+                tf.constant(bias, name="bias"),
+                name="BiasAdd",
             )
             x = tf.nn.relu(x, name="Relu") if index + 1 < len(weights) else x
     return tf.identity(x, name="logits")
@@ -79,7 +92,9 @@ def graph_def(weights: Arrays | None = None, biases: Arrays | None = None) -> An
     data = digits()
     graph = tf.Graph()
     with graph.as_default():
-        perceptron(v1.placeholder(tf.float32, [None, 64], name="x"), weights or data.weights, biases or data.biases)
+        perceptron(
+            v1.placeholder(tf.float32, [None, 64], name="x"), weights or data.weights, biases or data.biases
+        )
     return graph.as_graph_def()
 
 
@@ -88,7 +103,10 @@ def keras_model() -> Any:
     data = digits()
     inputs = keras.Input((64,), name="pixels")
     x = inputs
-    layers = [keras.layers.Dense(w.shape[1], activation="relu" if i < 2 else None, name=f"dense_{i}") for i, w in enumerate(data.weights)]
+    layers = [
+        keras.layers.Dense(w.shape[1], activation="relu" if i < 2 else None, name=f"dense_{i}")
+        for i, w in enumerate(data.weights)
+    ]
     for layer in layers:
         x = layer(x)
     model = keras.Model(inputs, x)
@@ -114,7 +132,9 @@ def saved_model(folder: Path) -> Path:
 
 
 def session() -> Any:
-    """A TensorFlow 1 session with variables, an optimizer and a saver around them: what training leaves behind."""
+    """A TensorFlow 1 session with variables, an optimizer and a saver around them: what training leaves
+    behind.
+    """
     data = digits()
     graph = tf.Graph()
     with graph.as_default():
@@ -123,11 +143,18 @@ def session() -> Any:
         y = x
         for index, (weight, bias) in enumerate(zip(data.weights, data.biases, strict=True)):
             with v1.variable_scope(f"dense_{index}"):
-                kernel = v1.get_variable("kernel", initializer=weight, use_resource=index != 1)  # both generations of variables
-                y = tf.nn.bias_add(tf.matmul(y, kernel, name="MatMul"), v1.get_variable("bias", initializer=bias), name="BiasAdd")
+                # both generations of variables
+                kernel = v1.get_variable("kernel", initializer=weight, use_resource=index != 1)
+                y = tf.nn.bias_add(
+                    tf.matmul(y, kernel, name="MatMul"),
+                    v1.get_variable("bias", initializer=bias),
+                    name="BiasAdd",
+                )
                 y = tf.nn.relu(y) if index < 2 else y
         y = tf.identity(y, name="logits")
-        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=y), name="loss")
+        loss = tf.reduce_mean(
+            tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=y), name="loss"
+        )
         v1.train.GradientDescentOptimizer(0.1).minimize(loss)
         v1.train.Saver()
         initialiser = v1.global_variables_initializer()
@@ -149,7 +176,9 @@ def concrete_function() -> Any:
             x = tf.nn.relu(x) if index < 2 else x
         return {"logits": x, "more": (tf.nn.softmax(x), scale)}
 
-    made = call.get_concrete_function({"pixels": tf.TensorSpec([None, 64], tf.float32)}, tf.TensorSpec([], tf.float32), training=False)
+    made = call.get_concrete_function(
+        {"pixels": tf.TensorSpec([None, 64], tf.float32)}, tf.TensorSpec([], tf.float32), training=False
+    )
     made.kernels = kernels  # a function does not keep its variables alive
     return made
 
@@ -167,14 +196,23 @@ def records(path: Path, images: np.ndarray[Any, Any]) -> str:
 
 
 def pipeline_graph() -> Any:
-    """A frozen graph that reads its own file: ``input_file`` and ``batch_size``, ``MakeIterator``, ``IteratorGetNext``, ``logits``."""
+    """A frozen graph that reads its own file: ``input_file`` and ``batch_size``, ``MakeIterator``,
+    ``IteratorGetNext``, ``logits``.
+    """
     data = digits()
     graph = tf.Graph()
     with graph.as_default():
         file = v1.placeholder(tf.string, [], name="input_file")
         size = v1.placeholder(tf.int64, [], name="batch_size")
-        features = {"image": tf.io.FixedLenFeature([64], tf.float32), "number": tf.io.FixedLenFeature([], tf.int64)}
-        dataset = tf.data.TFRecordDataset(file).map(lambda record: tf.io.parse_single_example(record, features)).batch(size)
+        features = {
+            "image": tf.io.FixedLenFeature([64], tf.float32),
+            "number": tf.io.FixedLenFeature([], tf.int64),
+        }
+        dataset = (
+            tf.data.TFRecordDataset(file)
+            .map(lambda record: tf.io.parse_single_example(record, features))
+            .batch(size)
+        )
         iterator = v1.data.make_initializable_iterator(dataset)
         perceptron(iterator.get_next()["image"], data.weights, data.biases)
     return graph
@@ -184,7 +222,9 @@ PIPELINE = Settings(inputs=("input_file", "batch_size"), outputs=("IteratorGetNe
 
 
 def small_cnn(width: int = 32) -> Any:
-    """A stem, a residual block, a depthwise convolution and a head, with batch normalisations that have seen data."""
+    """A stem, a residual block, a depthwise convolution and a head, with batch normalisations that have seen
+    data.
+    """
     keras.utils.set_random_seed(0)
     random = np.random.default_rng(0)
     layers = keras.layers
@@ -193,16 +233,24 @@ def small_cnn(width: int = 32) -> Any:
         return layers.BatchNormalization(name=f"{name}_norm")(conv(x))
 
     inputs = keras.Input((16, 16, 3), name="image")
-    x = layers.ReLU()(block(inputs, "stem", layers.Conv2D(width, 3, padding="same", use_bias=False, name="stem")))
-    y = layers.ReLU()(block(x, "first", layers.Conv2D(width, 3, padding="same", use_bias=False, name="first")))
+    x = layers.ReLU()(
+        block(inputs, "stem", layers.Conv2D(width, 3, padding="same", use_bias=False, name="stem"))
+    )
+    y = layers.ReLU()(
+        block(x, "first", layers.Conv2D(width, 3, padding="same", use_bias=False, name="first"))
+    )
     y = block(y, "second", layers.Conv2D(width, 3, padding="same", use_bias=False, name="second"))
     x = layers.ReLU()(layers.Add()([x, y]))
-    x = layers.ReLU()(block(x, "depthwise", layers.DepthwiseConv2D(3, padding="same", use_bias=False, name="depthwise")))
+    x = layers.ReLU()(
+        block(x, "depthwise", layers.DepthwiseConv2D(3, padding="same", use_bias=False, name="depthwise"))
+    )
     x = layers.Dense(10, name="head")(layers.GlobalAveragePooling2D()(x))
     model = keras.Model(inputs, x)
     for layer in model.layers:
         if isinstance(layer, layers.BatchNormalization):
-            layer.set_weights([random.uniform(0.5, 1.5, w.shape).astype(np.float32) for w in layer.get_weights()])
+            layer.set_weights(
+                [random.uniform(0.5, 1.5, w.shape).astype(np.float32) for w in layer.get_weights()]
+            )
     return model
 
 

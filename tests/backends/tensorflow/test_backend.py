@@ -1,4 +1,6 @@
-"""The TensorFlow backend from end to end: every kind of model tuned, saved, and run again by TensorFlow alone."""
+"""The TensorFlow backend from end to end: every kind of model tuned, saved, and run again by TensorFlow
+alone.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,14 @@ import tensorflow as tf
 
 import octune
 from octune.backends import Settings, backend_for
-from octune.backends.tensorflow.probe import checking, verify
 from octune.backends.tensorflow.backend import TensorFlowBackend
 from octune.backends.tensorflow.model.freeze import as_graph
+from octune.backends.tensorflow.probe import checking, verify
 from octune.backends.tensorflow.probe.watching import real_rows
 from octune.calibration import collect
 from octune.errors import ConfigError, DataError, ModelError, PlanError
-from octune.plan import Plan, Scheme
 from octune.harm import probe
+from octune.plan import Plan, Scheme
 from tests.backends.contract import calibrated, int8_plan
 from tests.backends.tensorflow import subjects
 from tests.backends.tensorflow.subjects import PIPELINE, SIZE, digits, v1
@@ -42,7 +44,8 @@ RUN_SERVED = """
 import sys, numpy as np, tensorflow as tf
 function = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
 (argument,) = [name for name, spec in function.structured_input_signature[1].items() if spec.shape.rank == 2]
-more = {name: tf.constant(1.0) for name, spec in function.structured_input_signature[1].items() if spec.shape.rank == 0}
+signature = function.structured_input_signature[1]
+more = {name: tf.constant(1.0) for name, spec in signature.items() if spec.shape.rank == 0}
 results = function(**{argument: tf.constant(np.load(sys.argv[2])), **more})
 np.save(sys.argv[3], results["logits" if "logits" in results else "output"])
 assert not any(name.startswith("octune") for name in sys.modules)
@@ -52,7 +55,9 @@ assert not any(name.startswith("octune") for name in sys.modules)
 def fresh_process(script: str, folder: Path, tmp_path: Path) -> Any:
     np.save(tmp_path / "x.npy", digits().test[:50])
     arguments = [str(folder), str(tmp_path / "x.npy"), str(tmp_path / "y.npy")]
-    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return np.load(tmp_path / "y.npy")
 
@@ -79,7 +84,11 @@ KINDS: dict[str, tuple[Any, Any, str]] = {
     "session": (lambda path: subjects.session(), tf.Graph, RUN_GRAPH),
     "saved_model": (loaded_saved_model, tf.Module, RUN_SERVED),
     "keras": (lambda path: subjects.keras_model(), tf.Module, RUN_SERVED),
-    "function": (lambda path: subjects.concrete_function(), tf.types.experimental.ConcreteFunction, RUN_SERVED),
+    "function": (
+        lambda path: subjects.concrete_function(),
+        tf.types.experimental.ConcreteFunction,
+        RUN_SERVED,
+    ),
 }
 
 
@@ -124,7 +133,7 @@ def test_outlier_channels_do_not_cost_the_score() -> None:
     assert data.graph_accuracy(result.model) >= 0.99 * fp32
 
 
-# -- graphs that read their own data ----------------------------------------------------------------------------------
+# -- graphs that read their own data -------------------------------------------------------------------------
 
 LPOT = """
 model:
@@ -158,8 +167,13 @@ def test_a_graph_with_its_own_iterator_is_tuned_by_an_lpot_file(tmp_path: Path) 
     def evaluate(graph: Any) -> float:
         rows: list[Any] = []
         with v1.Session(graph=graph) as session:
-            session.run(graph.get_operation_by_name("MakeIterator"), {"input_file:0": dev, "batch_size:0": 100})
-            fetched = {"number": graph.get_tensor_by_name("IteratorGetNext:1"), "logits": graph.get_tensor_by_name("logits:0")}
+            session.run(
+                graph.get_operation_by_name("MakeIterator"), {"input_file:0": dev, "batch_size:0": 100}
+            )
+            fetched = {
+                "number": graph.get_tensor_by_name("IteratorGetNext:1"),
+                "logits": graph.get_tensor_by_name("logits:0"),
+            }
             while True:
                 try:
                     found = session.run(fetched)
@@ -168,7 +182,12 @@ def test_a_graph_with_its_own_iterator_is_tuned_by_an_lpot_file(tmp_path: Path) 
                 rows.extend(zip(found["number"], found["logits"].argmax(-1), strict=True))
         return float(np.mean([data.labels[number] == guess for number, guess in rows]))
 
-    result = octune.tune(subjects.pipeline_graph(), calibration=[((train, 16), 0)], evaluate=evaluate, config=tmp_path / "conf.yaml")
+    result = octune.tune(
+        subjects.pipeline_graph(),
+        calibration=[((train, 16), 0)],
+        evaluate=evaluate,
+        config=tmp_path / "conf.yaml",
+    )
     assert result.met
     assert {name: scheme.dtype for name, scheme in result.plan.items()} == {
         "dense_0/MatMul": "int8",
@@ -177,7 +196,9 @@ def test_a_graph_with_its_own_iterator_is_tuned_by_an_lpot_file(tmp_path: Path) 
     }
     again = octune.load(result.save(tmp_path / "int8"))
     assert evaluate(again) == evaluate(result.model)
-    assert any(function.signature.name for function in again.as_graph_def().library.function), "the dataset's functions are kept"
+    assert any(function.signature.name for function in again.as_graph_def().library.function), (
+        "the dataset's functions are kept"
+    )
 
 
 def test_a_metric_scores_the_whole_file_of_a_pipeline(tmp_path: Path) -> None:
@@ -212,7 +233,7 @@ def test_calibration_reads_no_more_of_a_file_than_it_was_told(tmp_path: Path) ->
     assert all(shape[0] == 8 for shape in seen)
 
 
-# -- configuration ----------------------------------------------------------------------------------------------------
+# -- configuration -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["pb", "keras", "saved_model"])
@@ -244,23 +265,34 @@ def test_op_names_that_match_nothing_are_an_error_with_near_names() -> None:
 def test_tensor_names_that_match_nothing_are_an_error_with_near_names() -> None:
     config = {**SIZE, "model": {"framework": "tensorflow", "outputs": ["logit"]}}
     with pytest.raises(ModelError, match=r"model.outputs names 'logit'.*Nearest names: logits"):
-        octune.tune(subjects.graph_def(), calibration=digits().batches(), evaluate=lambda graph: 1.0, config=config)
+        octune.tune(
+            subjects.graph_def(), calibration=digits().batches(), evaluate=lambda graph: 1.0, config=config
+        )
 
 
-# -- looking ----------------------------------------------------------------------------------------------------------
+# -- looking -------------------------------------------------------------------------------------------------
 
 
 def masked_model() -> Any:
-    """Tokens, a mask that it does not even read, and two products: one on (batch, tokens, width), one on flattened rows."""
+    """Tokens, a mask that it does not even read, and two products: one on (batch, tokens, width), one on
+    flattened rows.
+    """
     random = np.random.default_rng(0)
-    table, first, second = (random.standard_normal(shape).astype(np.float32) for shape in ((10, 8), (8, 8), (8, 4)))
+    table, first, second = (
+        random.standard_normal(shape).astype(np.float32) for shape in ((10, 8), (8, 8), (8, 4))
+    )
     table[0] = 1000.0  # what padding looks like
     graph = tf.Graph()
     with graph.as_default():
         ids = v1.placeholder(tf.int32, [None, 5], name="input_ids")
         v1.placeholder(tf.int32, [None, 5], name="input_mask")
         x = tf.reshape(tf.gather(tf.constant(table), ids), [-1, 8])
-        tf.identity(tf.matmul(tf.tanh(tf.matmul(x, tf.constant(first), name="first")), tf.constant(second), name="second"), name="out")
+        tf.identity(
+            tf.matmul(
+                tf.tanh(tf.matmul(x, tf.constant(first), name="first")), tf.constant(second), name="second"
+            ),
+            name="out",
+        )
     return graph
 
 
@@ -327,7 +359,7 @@ def test_a_graph_without_gradients_is_probed(monkeypatch: pytest.MonkeyPatch) ->
     assert harm["dense_0/MatMul", Scheme.int8()] > 0
 
 
-# -- what else is asked of it -----------------------------------------------------------------------------------------
+# -- what else is asked of it --------------------------------------------------------------------------------
 
 
 def test_the_example_of_a_callable_is_seen_in_the_evaluation() -> None:
@@ -370,7 +402,7 @@ def test_sessions_are_not_hoarded() -> None:
     assert not backend._sessions._kept
 
 
-# -- ops that are refused ---------------------------------------------------------------------------------------------
+# -- ops that are refused ------------------------------------------------------------------------------------
 
 
 def test_ops_that_disagree_with_fp32_lose_their_int8_schemes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,11 +418,15 @@ def test_ops_that_disagree_with_fp32_lose_their_int8_schemes(monkeypatch: pytest
     assert any(note.startswith("dense_0/MatMul: int8 disagrees") for note in backend.notes)
     with pytest.raises(PlanError, match="disagrees with fp32"):
         backend.apply(Plan({"dense_0/MatMul": Scheme.int8()}), ranges)
-    result = octune.tune(subjects.graph_def(), calibration=digits().batches(), evaluate=digits().graph_accuracy, config=SIZE)
+    result = octune.tune(
+        subjects.graph_def(), calibration=digits().batches(), evaluate=digits().graph_accuracy, config=SIZE
+    )
     assert not result.plan.names("int8")
 
 
-def test_an_op_whose_int8_form_does_not_run_is_found_among_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_op_whose_int8_form_does_not_run_is_found_among_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def failing(rewriter: Any, plan: Plan, ranges: Any, values: Any, inputs: Any) -> Any:
         if "dense_1/MatMul" in plan and plan["dense_1/MatMul"].mode == "static":
             raise tf.errors.UnimplementedError(None, None, "no such kernel")
@@ -400,7 +436,11 @@ def test_an_op_whose_int8_form_does_not_run_is_found_among_the_others(monkeypatc
     backend = backend_for(subjects.graph_def(), Settings())
     calibrated(backend, digits().batches())
     modes = {op.name: {scheme.mode for scheme in op.schemes if not scheme.is_float} for op in backend.ops()}
-    assert modes == {"dense_0/MatMul": {"static", "dynamic"}, "dense_1/MatMul": {"dynamic"}, "dense_2/MatMul": {"static", "dynamic"}}
+    assert modes == {
+        "dense_0/MatMul": {"static", "dynamic"},
+        "dense_1/MatMul": {"dynamic"},
+        "dense_2/MatMul": {"static", "dynamic"},
+    }
     assert "no such kernel" in backend.ops()[1].note
 
 
@@ -410,12 +450,19 @@ def test_ops_that_need_the_sizes_of_the_batch_are_checked_with_it() -> None:
     graph = tf.Graph()
     with graph.as_default():
         x = v1.placeholder(tf.float32, [None, 5, 8], name="x")
-        rows = tf.matmul(tf.reshape(x, [-1, 8]), tf.constant(random.standard_normal((8, 6)).astype(np.float32)), name="product")
+        rows = tf.matmul(
+            tf.reshape(x, [-1, 8]),
+            tf.constant(random.standard_normal((8, 6)).astype(np.float32)),
+            name="product",
+        )
         tf.add(tf.reshape(rows, tf.stack([tf.shape(x)[0], 5, 6])), x[:, :, :6], name="out")
     backend = backend_for(graph, Settings())
     batch = random.standard_normal((4, 5, 8)).astype(np.float32)
     ranges = calibrated(backend, [batch])
     assert all(op.can("int8") and not op.note for op in backend.ops())
     inputs, _ = backend.split(batch[:3])
-    int8, fp32 = (backend.run(model, inputs)["out"] for model in (backend.apply(int8_plan(backend, ranges), ranges), backend.fp32_model()))
+    int8, fp32 = (
+        backend.run(model, inputs)["out"]
+        for model in (backend.apply(int8_plan(backend, ranges), ranges), backend.fp32_model())
+    )
     assert 0 < np.abs(int8 - fp32).mean() < 0.05 * np.abs(fp32).mean()

@@ -16,14 +16,26 @@ from octune.backends.tensorflow.graph.graph import FrozenGraph, Graph, attribute
 from octune.backends.tensorflow.int8.ranges import Range
 from octune.backends.tensorflow.int8.rewrite import Rewriter
 from octune.backends.tensorflow.int8.support import support
-from octune.backends.tensorflow.probe.verify import check, needed
 from octune.backends.tensorflow.int8.weights import Int8Weight, Weights
+from octune.backends.tensorflow.probe.verify import check, needed
 from octune.int8 import Limit, limit_for
 from octune.machine import Machine, pretending
 from octune.plan import Plan, Scheme
 from tests.machines import AMX, AVX2, VNNI
 
-from .graphs import bert, bert_feed, calibrated, dense, everything, frozen, google_gelu, normal, run, v1, weight
+from .graphs import (
+    bert,
+    bert_feed,
+    calibrated,
+    dense,
+    everything,
+    frozen,
+    google_gelu,
+    normal,
+    run,
+    v1,
+    weight,
+)
 
 
 def activation_name(function: Any) -> str | None:
@@ -49,11 +61,16 @@ def test_a_tensor_with_another_reader_is_not_swallowed() -> None:
         return {"y": x * inner, "z": inner}
 
     graph = Graph.of(frozen(build))
-    assert all(region.nodes[-1] == "inner" or "inner" not in region.nodes for region in regions(graph, "Square:0", closed=False))
+    assert all(
+        region.nodes[-1] == "inner" or "inner" not in region.nodes
+        for region in regions(graph, "Square:0", closed=False)
+    )
 
 
 def test_ops_of_one_shape_have_one_signature() -> None:
-    signatures = {op.name.split("/")[1]: op.signature for op in Rewriter(bert()).ops() if op.name.startswith("layer_")}
+    signatures = {
+        op.name.split("/")[1]: op.signature for op in Rewriter(bert()).ops() if op.name.startswith("layer_")
+    }
     assert signatures["query"] == signatures["key"] == signatures["attention_output"]
     assert len({signatures["query"], signatures["intermediate"], signatures["output"]}) == 3
 
@@ -67,7 +84,9 @@ def test_looking_does_not_change_the_graph_that_was_given() -> None:
 
 
 def test_attributes_left_at_their_defaults_are_read_as_such() -> None:
-    """Saved models leave them out; a BatchNorm whose is_training is left out is in training, and must not be folded."""
+    """Saved models leave them out; a BatchNorm whose is_training is left out is in training, and must not be
+    folded.
+    """
 
     def build() -> dict[str, tf.Tensor]:
         x = tf.nn.conv2d(v1.placeholder(tf.float32, [2, 6, 6, 3], "x"), weight(normal(3, 3, 3, 4)), 1, "SAME")
@@ -81,7 +100,9 @@ def test_attributes_left_at_their_defaults_are_read_as_such() -> None:
             if name in node.attr and node.op in ("Conv2D", "FusedBatchNormV3"):
                 del node.attr[name]
     rewriter, x = Rewriter(graph), {"x:0": normal(2, 6, 6, 3)}
-    np.testing.assert_allclose(run(rewriter.reference, "y:0", x), run(graph.graph_def, "y:0", x), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        run(rewriter.reference, "y:0", x), run(graph.graph_def, "y:0", x), rtol=1e-4, atol=1e-5
+    )
     assert rewriter.ops()[0].can("int8")
 
 
@@ -115,7 +136,10 @@ def test_a_graph_for_a_newer_cpu_can_be_made_on_any() -> None:
     def build() -> dict[str, tf.Tensor]:
         x = v1.placeholder(tf.float32, [None, 8, 8, 4], "x")
         y = tf.nn.relu(tf.nn.conv2d(x, weight(normal(3, 3, 4, 16)), 1, "SAME", name="conv"))
-        return {"y": dense(tf.reduce_mean(y, [1, 2]), 8, "half"), "z": dense(tf.reduce_max(y, [1, 2]), 8, "whole")}
+        return {
+            "y": dense(tf.reduce_mean(y, [1, 2]), 8, "half"),
+            "z": dense(tf.reduce_max(y, [1, 2]), 8, "whole"),
+        }
 
     graph = frozen(build)
     with pretending(AMX):
@@ -130,7 +154,10 @@ def test_a_graph_for_a_newer_cpu_can_be_made_on_any() -> None:
         assert image.op == "Cast"
         assert image.attr["DstT"].type == kernel.attr["dtype"].type == tf.bfloat16.as_datatype_enum
     (product,) = [node for node in made.values() if node.op == "_QuantizedMatMul"]
-    assert (product.attr["T1"].type, product.attr["T2"].type) == (tf.quint8.as_datatype_enum, tf.qint8.as_datatype_enum)
+    assert (product.attr["T1"].type, product.attr["T2"].type) == (
+        tf.quint8.as_datatype_enum,
+        tf.qint8.as_datatype_enum,
+    )
     assert np.abs(tf.make_ndarray(made[product.input[1]].attr["value"].tensor).astype(int)).max() == 127
 
 
@@ -146,7 +173,9 @@ def test_a_wrong_kernel_is_told_with_its_numbers(monkeypatch: pytest.MonkeyPatch
 
     def spoiled(emission: Any) -> Any:
         made = real(emission)
-        next(node for node in made.node if node.name == "layer_0/query/BiasAdd").attr["input_quant_mode"].s = b"SCALED"
+        next(node for node in made.node if node.name == "layer_0/query/BiasAdd").attr[
+            "input_quant_mode"
+        ].s = b"SCALED"
         return made
 
     monkeypatch.setattr(rewriter, "graph_def", spoiled)
@@ -168,14 +197,19 @@ def test_ranges_hold_zero_at_a_whole_level(a: float, b: float) -> None:
 
 
 def test_bytes_are_those_of_the_constants() -> None:
-    graph: FrozenGraph = frozen(lambda: {"y": dense(v1.placeholder(tf.float32, [None, 10], "x"), 20, "layer")})
+    graph: FrozenGraph = frozen(
+        lambda: {"y": dense(v1.placeholder(tf.float32, [None, 10], "x"), 20, "layer")}
+    )
     assert weight_bytes(graph.graph_def) == 4 * (10 * 20 + 20)
 
 
 def test_int8_weights_are_made_once_and_the_oldest_go_first() -> None:
     rewriter = Rewriter(bert())
     sites = list(rewriter._finder.sites.values())[:3]
-    roomy, narrow = Weights(rewriter._graph, Limit.PAIRS), Weights(rewriter._graph, Limit.PAIRS, room=2 * 64 * 64)
+    roomy, narrow = (
+        Weights(rewriter._graph, Limit.PAIRS),
+        Weights(rewriter._graph, Limit.PAIRS, room=2 * 64 * 64),
+    )
 
     def made(cache: Weights, number: int, *, signed: bool = False) -> Int8Weight:
         return cache.int8(sites[number], "per_channel", signed=signed)

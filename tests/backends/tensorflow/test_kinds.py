@@ -42,7 +42,7 @@ def close(got: Any, wanted: Any) -> None:
     np.testing.assert_allclose(np.asarray(got), np.asarray(wanted), rtol=1e-4, atol=1e-4)
 
 
-# -- graphs -----------------------------------------------------------------------------------------------------------
+# -- graphs --------------------------------------------------------------------------------------------------
 
 
 def test_a_graph_def_becomes_a_graph(expected: Any) -> None:
@@ -70,7 +70,14 @@ def test_a_session_is_frozen_with_the_values_it_has(expected: Any) -> None:
         close(logits_of(graph), expected)
         # What training left behind is cut off, its placeholder too.
         assert dict(taken.frozen.inputs) == {"x": "x:0"}
-        assert {node.op for node in taken.frozen.graph_def.node} <= {"Placeholder", "Const", "Identity", "MatMul", "BiasAdd", "Relu"}
+        assert {node.op for node in taken.frozen.graph_def.node} <= {
+            "Placeholder",
+            "Const",
+            "Identity",
+            "MatMul",
+            "BiasAdd",
+            "Relu",
+        }
         kernel = session.graph.get_tensor_by_name("dense_1/kernel:0")
         with session.graph.as_default():
             session.run(v1.assign(kernel, tf.zeros_like(kernel)))
@@ -116,24 +123,32 @@ def test_a_placeholder_that_is_needed_but_not_named_is_an_error() -> None:
 
 
 def test_a_tensor_inside_the_graph_may_be_the_input() -> None:
-    taken, _ = rebuilt(subjects.pipeline_graph(), Settings(inputs=("IteratorGetNext:0",), outputs=("logits",)))
+    taken, _ = rebuilt(
+        subjects.pipeline_graph(), Settings(inputs=("IteratorGetNext:0",), outputs=("logits",))
+    )
     (slot,) = taken.slots()
     assert (slot.tensor, slot.dtype, slot.shape) == ("IteratorGetNext:0", tf.float32, (None, 64))
 
 
-# -- SavedModel -------------------------------------------------------------------------------------------------------
+# -- SavedModel ----------------------------------------------------------------------------------------------
 
 
 def test_a_saved_model_becomes_a_callable_with_its_signature(expected: Any, tmp_path: Path) -> None:
     loaded = tf.saved_model.load(str(subjects.saved_model(tmp_path / "model")))
     _, model = rebuilt(loaded)
     wanted = loaded.signatures["serving_default"](pixels=tf.constant(digits().test))
-    for got in (model(pixels=digits().test), model(digits().test), model.signatures["serving_default"](pixels=tf.constant(digits().test))):
+    for got in (
+        model(pixels=digits().test),
+        model(digits().test),
+        model.signatures["serving_default"](pixels=tf.constant(digits().test)),
+    ):
         assert set(got) == {"logits", "probabilities"}
         close(got["logits"], expected)
         close(got["probabilities"], wanted["probabilities"])
     tf.saved_model.save(model, str(tmp_path / "again"), signatures=model.signatures)
-    again = tf.saved_model.load(str(tmp_path / "again")).signatures["serving_default"](pixels=tf.constant(digits().test))
+    again = tf.saved_model.load(str(tmp_path / "again")).signatures["serving_default"](
+        pixels=tf.constant(digits().test)
+    )
     close(again["logits"], expected)
 
 
@@ -149,13 +164,18 @@ def test_names_that_a_signature_does_not_have_are_refused(tmp_path: Path) -> Non
         take(loaded, Settings(inputs=("pixel",)))
 
 
-# -- Keras ------------------------------------------------------------------------------------------------------------
+# -- Keras ---------------------------------------------------------------------------------------------------
 
 
 def test_a_keras_model_becomes_a_callable_like_it(expected: Any) -> None:
     given = subjects.keras_model()
     _, model = rebuilt(given)
-    for got in (model(digits().test), model({"pixels": digits().test}), model(pixels=digits().test), model(digits().test, training=False)):
+    for got in (
+        model(digits().test),
+        model({"pixels": digits().test}),
+        model(pixels=digits().test),
+        model(digits().test, training=False),
+    ):
         assert isinstance(got, tf.Tensor)
         close(got, expected)
     close(model.predict(digits().test, batch_size=100, verbose=0), given.predict(digits().test, verbose=0))
@@ -202,7 +222,7 @@ def test_a_subclassed_keras_model_is_taken_once_it_was_built() -> None:
     close(made(a[:2]), wanted[:2])
 
 
-# -- functions --------------------------------------------------------------------------------------------------------
+# -- functions -----------------------------------------------------------------------------------------------
 
 
 def test_a_concrete_function_becomes_one_with_the_same_arguments(expected: Any) -> None:
@@ -210,7 +230,10 @@ def test_a_concrete_function_becomes_one_with_the_same_arguments(expected: Any) 
     taken, function = rebuilt(given)
     assert isinstance(function, tf.types.experimental.ConcreteFunction)
     pixels, one = tf.constant(digits().test), tf.constant(1.0)
-    for got in (function({"pixels": pixels}, one, False), function(batch={"pixels": pixels}, scale=one, training=False)):
+    for got in (
+        function({"pixels": pixels}, one, False),
+        function(batch={"pixels": pixels}, scale=one, training=False),
+    ):
         tf.nest.assert_same_structure(got, given({"pixels": pixels}, one, False))
         close(got["logits"], expected)
         assert float(got["more"][1]) == 1.0
@@ -225,13 +248,22 @@ def test_a_function_with_an_input_signature_is_concrete_enough() -> None:
         take(tf.function(lambda x: 2 * x), Settings())
 
 
-# -- recognising and opening ------------------------------------------------------------------------------------------
+# -- recognising and opening ---------------------------------------------------------------------------------
 
 
 def test_what_is_a_model_and_what_is_not(tmp_path: Path) -> None:
-    assert all(map(is_model, (subjects.graph_def(), tf.Graph(), subjects.keras_model(), subjects.concrete_function())))
+    assert all(
+        map(
+            is_model, (subjects.graph_def(), tf.Graph(), subjects.keras_model(), subjects.concrete_function())
+        )
+    )
     assert is_model(tf.saved_model.load(str(subjects.saved_model(tmp_path))))
-    assert not any(map(is_model, (None, 3, "model.pb", tmp_path, np.zeros(3), keras.layers.Dense(3), object(), tf.Module())))
+    assert not any(
+        map(
+            is_model,
+            (None, 3, "model.pb", tmp_path, np.zeros(3), keras.layers.Dense(3), object(), tf.Module()),
+        )
+    )
 
 
 def test_models_are_opened_by_where_they_lie(expected: Any, tmp_path: Path) -> None:
@@ -258,7 +290,9 @@ def test_models_are_opened_by_where_they_lie(expected: Any, tmp_path: Path) -> N
         ("folder", "folder", "has no saved_model.pb"),
     ],
 )
-def test_what_cannot_be_opened_is_an_error_that_says_why(name: str, content: bytes | str | None, message: str, tmp_path: Path) -> None:
+def test_what_cannot_be_opened_is_an_error_that_says_why(
+    name: str, content: bytes | str | None, message: str, tmp_path: Path
+) -> None:
     path = tmp_path / name
     if isinstance(content, bytes):
         path.write_bytes(content)

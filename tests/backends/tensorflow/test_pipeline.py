@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from octune.backends.base import Settings
 from octune.backends.tensorflow.batches import Feed, Inputs, Slot, Splitter, find_mask
+from octune.backends.tensorflow.graph.sessions import Sessions
 from octune.backends.tensorflow.model.freeze import as_graph
 from octune.backends.tensorflow.model.kinds import take
 from octune.backends.tensorflow.model.pipeline import Pipeline
-from octune.backends.tensorflow.graph.sessions import Sessions
 from octune.errors import DataError
 from tests.backends.tensorflow import subjects
 from tests.backends.tensorflow.subjects import PIPELINE, digits, v1
@@ -51,7 +51,9 @@ def test_inputs_and_initialiser_are_found_without_being_named() -> None:
 def test_the_iterator_gives_its_batches_one_by_one(pipeline: Pipeline, tmp_path: Path) -> None:
     batches = list(pipeline.batches(feed(tmp_path / "a.tfrecord")))
     assert [batch.batch_size for batch in batches] == [8, 8, 4]
-    np.testing.assert_array_equal(np.concatenate([batch.values["IteratorGetNext:0"] for batch in batches]), digits().test[:20])
+    np.testing.assert_array_equal(
+        np.concatenate([batch.values["IteratorGetNext:0"] for batch in batches]), digits().test[:20]
+    )
     np.testing.assert_array_equal(batches[2].values["IteratorGetNext:1"], np.arange(16, 20))
 
 
@@ -63,7 +65,9 @@ def test_a_batch_that_was_read_can_be_fed_again(pipeline: Pipeline, tmp_path: Pa
     parts = [sessions.run(graph, fetches, batch.values) for batch in pipeline.batches(started)]
     assert whole["logits"].shape == (20, 10)
     for name in fetches:
-        np.testing.assert_allclose(np.concatenate([part[name] for part in parts]), whole[name], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(
+            np.concatenate([part[name] for part in parts]), whole[name], rtol=1e-5, atol=1e-5
+        )
     again = pipeline.run(graph, sessions, fetches, started)
     np.testing.assert_array_equal(again["IteratorGetNext:1"], np.arange(20))
     sessions.close()
@@ -73,7 +77,9 @@ def test_an_iterator_that_starts_by_itself_can_be_run_twice(tmp_path: Path) -> N
     graph = tf.Graph()
     with graph.as_default():
         dataset = tf.data.Dataset.from_tensor_slices(digits().test[:10]).batch(4)
-        subjects.perceptron(v1.data.make_one_shot_iterator(dataset).get_next(), digits().weights, digits().biases)
+        subjects.perceptron(
+            v1.data.make_one_shot_iterator(dataset).get_next(), digits().weights, digits().biases
+        )
     frozen = take(graph, Settings()).frozen
     found = Pipeline.of(frozen)
     assert found is not None
@@ -92,7 +98,11 @@ def test_placeholders_that_the_model_reads_itself_are_fed_with_every_batch(tmp_p
     found = Pipeline.of(frozen)
     assert found is not None
     assert found.direct == ("scale:0",)
-    values = {"input_file:0": subjects.records(tmp_path / "a", digits().test[:6]), "batch_size:0": np.int64(4), "scale:0": np.float32(2)}
+    values = {
+        "input_file:0": subjects.records(tmp_path / "a", digits().test[:6]),
+        "batch_size:0": np.int64(4),
+        "scale:0": np.float32(2),
+    }
     batches = list(found.batches(Feed(values)))
     assert all(batch.values["scale:0"] == 2 for batch in batches)
     assert found.run(graph, Sessions(), dict(frozen.outputs), Feed(values))["scaled"].shape == (6, 10)
@@ -106,10 +116,15 @@ def test_files_that_cannot_be_read_are_an_error(pipeline: Pipeline, tmp_path: Pa
     with pytest.raises(DataError, match="cannot read its data"):
         list(pipeline.batches(Feed(splitter()((str(tmp_path / "text"), 8))[0])))
     with pytest.raises(DataError, match="gave no batch"):
-        pipeline.run(as_graph(pipeline.frozen.graph_def), Sessions(), {"logits": "logits:0"}, feed(tmp_path / "empty", images=0))
+        pipeline.run(
+            as_graph(pipeline.frozen.graph_def),
+            Sessions(),
+            {"logits": "logits:0"},
+            feed(tmp_path / "empty", images=0),
+        )
 
 
-# -- what starts a pipeline -------------------------------------------------------------------------------------------
+# -- what starts a pipeline ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -153,7 +168,7 @@ def test_feeds_that_the_graph_has_no_placeholder_for_are_an_error(batch: Any, me
         splitter()(batch)
 
 
-# -- batches in general -----------------------------------------------------------------------------------------------
+# -- batches in general --------------------------------------------------------------------------------------
 
 TOKENS = (Slot("ids", "ids:0", tf.int32, (None, None)), Slot("mask", "mask:0", tf.int32, (None, None)))
 ids, ones, labels = np.arange(12).reshape(3, 4), np.ones((3, 4)).astype(int), np.array([0, 1, 0])
@@ -182,7 +197,13 @@ def test_inputs_and_labels_are_told_apart(batch: Any, label: Any) -> None:
 
 def test_a_single_input_may_be_an_array_or_a_nested_list() -> None:
     single = Splitter([Slot("x", "x:0", tf.float32, (None, 4))], strict=True)
-    for batch, label in ((ids, None), (ids.tolist(), None), ((ids, labels), labels), ([ids], None), ((ids.astype(float), None), None)):
+    for batch, label in (
+        (ids, None),
+        (ids.tolist(), None),
+        ((ids, labels), labels),
+        ([ids], None),
+        ((ids.astype(float), None), None),
+    ):
         values, found = single(batch)
         np.testing.assert_array_equal(values["x:0"], ids)
         assert values["x:0"].dtype == np.float32
@@ -207,7 +228,7 @@ def test_inputs_are_cut_and_repeated() -> None:
     assert inputs.resized(2).mask.shape == (2, 4)  # type: ignore[union-attr]
 
 
-# -- padding ----------------------------------------------------------------------------------------------------------
+# -- padding -------------------------------------------------------------------------------------------------
 
 
 def test_masks_are_known_by_name() -> None:
@@ -222,7 +243,9 @@ def test_the_mask_of_a_pipeline_is_known_by_its_looks(tmp_path: Path) -> None:
     def found(*columns: Any) -> Any:
         graph = tf.Graph()
         with graph.as_default():
-            iterator = v1.data.make_initializable_iterator(tf.data.Dataset.from_tensor_slices(columns).batch(2))
+            iterator = v1.data.make_initializable_iterator(
+                tf.data.Dataset.from_tensor_slices(columns).batch(2)
+            )
             tf.add_n([tf.cast(tensor, tf.float32) for tensor in iterator.get_next()], name="sum")
         pipeline = Pipeline.of(take(graph, Settings()).frozen)
         assert pipeline is not None

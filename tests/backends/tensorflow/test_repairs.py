@@ -1,4 +1,6 @@
-"""Repairs of int8 ops: outlier channels smoothed or brought to one range, biases corrected, and who is blamed for what."""
+"""Repairs of int8 ops: outlier channels smoothed or brought to one range, biases corrected, and who is blamed
+for what.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,13 @@ import tensorflow as tf
 
 import octune
 from octune.backends import Settings, backend_for
-from octune.backends.tensorflow.probe import checking, verify
 from octune.backends.tensorflow.int8.rewrite import Rewriter
+from octune.backends.tensorflow.probe import checking, verify
 from octune.backends.tensorflow.probe.verify import check, needed
 from octune.calibration import Ranges, collect
+from octune.harm import probe
 from octune.plan import Plan, Scheme
 from octune.repair import BIAS, SMOOTH
-from octune.harm import probe
 from tests.machines import runnable
 
 from . import cnns
@@ -35,7 +37,11 @@ def spikes(channels: int, factor: float) -> Array:
 
 
 def chain(
-    activation: Callable[[Any], Any] = tf.nn.relu, *, pool: bool = True, shown: bool = False, factor: float = 150.0
+    activation: Callable[[Any], Any] = tf.nn.relu,
+    *,
+    pool: bool = True,
+    shown: bool = False,
+    factor: float = 150.0,
 ) -> Callable[[], dict[str, tf.Tensor]]:
     """Three convolutions with outlier channels between them; the last one is depthwise."""
 
@@ -44,24 +50,32 @@ def chain(
         x = v1.placeholder(tf.float32, [None, *SHAPE[1:]], "x")
         y = tf.nn.conv2d(x, weight(normal(3, 3, 8, 16, scale=0.1) * first), 1, "SAME", name="a")
         y = inner = activation(tf.nn.bias_add(y, weight(normal(16, scale=0.1) * first)))
-        y = tf.nn.conv2d(y, weight(normal(3, 3, 16, 24, scale=0.1) / first[:, None] * second), 2, "SAME", name="b")
+        y = tf.nn.conv2d(
+            y, weight(normal(3, 3, 16, 24, scale=0.1) / first[:, None] * second), 2, "SAME", name="b"
+        )
         y = activation(tf.nn.bias_add(y, weight(normal(24, scale=0.1) * second)))
         y = tf.nn.max_pool2d(y, 2, 2, "SAME") if pool else y
-        y = tf.nn.depthwise_conv2d(y, weight(normal(3, 3, 24, 2) / second[:, None]), [1, 1, 1, 1], "SAME", name="c")
+        y = tf.nn.depthwise_conv2d(
+            y, weight(normal(3, 3, 24, 2) / second[:, None]), [1, 1, 1, 1], "SAME", name="c"
+        )
         outputs = {"y": tf.identity(tf.nn.relu(y), "y")}
         return {**outputs, "inner": tf.identity(inner, "inner")} if shown else outputs
 
     return build
 
 
-def rewritten(build: Callable[[], dict[str, tf.Tensor]], plan: Plan, shape: tuple[int, ...] = SHAPE) -> tuple[Any, float]:
+def rewritten(
+    build: Callable[[], dict[str, tf.Tensor]], plan: Plan, shape: tuple[int, ...] = SHAPE
+) -> tuple[Any, float]:
     """The graph under a plan and its error. Every piece is checked on the way."""
     graph, feed = frozen(build), {"x:0": normal(*shape)}
     rewriter = Rewriter(graph)
     ranges = calibrated(rewriter, [feed])
     made = rewriter.rewrite(plan, ranges)
     tensors = needed(rewriter, plan, ranges)
-    found = check(rewriter, plan, ranges, dict(zip(tensors, run(rewriter.reference, list(tensors), feed), strict=True)))
+    found = check(
+        rewriter, plan, ranges, dict(zip(tensors, run(rewriter.reference, list(tensors), feed), strict=True))
+    )
     assert set(found) == set(plan)
     assert all(one.agrees for one in found.values()), {name: str(one) for name, one in found.items()}
     names = list(graph.outputs.values())
@@ -73,19 +87,26 @@ def everywhere(scheme: Scheme, names: str = "abc") -> Plan:
     return Plan(dict.fromkeys(names, scheme))
 
 
-# -- smoothing --------------------------------------------------------------------------------------------------------
+# -- smoothing -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scheme", [SMOOTHED, BOTH], ids=str)
 @pytest.mark.parametrize("pool", [True, False])
 @pytest.mark.parametrize("activation", [tf.nn.relu, lambda x: x], ids=["relu", "none"])
-def test_smoothing_is_folded_into_the_convolution_before(activation: Callable[[Any], Any], pool: bool, scheme: Scheme) -> None:
+def test_smoothing_is_folded_into_the_convolution_before(
+    activation: Callable[[Any], Any], pool: bool, scheme: Scheme
+) -> None:
     build = chain(activation, pool=pool)
     _, plain = rewritten(build, everywhere(PLAIN))
     made, repaired = rewritten(build, everywhere(scheme))
     assert repaired < 0.03 < 5 * repaired < plain
     # The image is multiplied before it is quantized; nothing else is, and nothing is float in between.
-    assert op_types(made).count("Mul") == op_types(made).count("QuantizeV2") == op_types(made).count("Dequantize") == 1
+    assert (
+        op_types(made).count("Mul")
+        == op_types(made).count("QuantizeV2")
+        == op_types(made).count("Dequantize")
+        == 1
+    )
 
 
 def test_a_tensor_that_others_read_is_multiplied_and_stays_what_it_was() -> None:
@@ -104,7 +125,11 @@ def test_what_a_relu6_gives_is_not_folded() -> None:
 @pytest.mark.parametrize("smoothed", ["a", "b", "c", "ab", "bc"])
 @pytest.mark.parametrize("other", runnable([PLAIN, Scheme.fp32(), Scheme.bf16()]))
 def test_any_part_of_a_chain_can_be_smoothed(smoothed: str, other: Scheme) -> None:
-    plan = everywhere(SMOOTHED, smoothed) if other.dtype == "fp32" else everywhere(other).with_(everywhere(SMOOTHED, smoothed))
+    plan = (
+        everywhere(SMOOTHED, smoothed)
+        if other.dtype == "fp32"
+        else everywhere(other).with_(everywhere(SMOOTHED, smoothed))
+    )
     _, off = rewritten(chain(factor=4.0), plan)
     assert off < 0.06
 
@@ -116,7 +141,9 @@ def test_readers_of_one_tensor_are_smoothed_together() -> None:
         x = v1.placeholder(tf.float32, [None, *SHAPE[1:]], "x")
         y = tf.nn.relu(tf.nn.conv2d(x, weight(normal(3, 3, 8, 16, scale=0.1) * factor), 1, "SAME", name="a"))
         left = tf.nn.conv2d(y, weight(normal(1, 1, 16, 6) / factor[:, None]), 1, "SAME", name="b")
-        right = tf.nn.depthwise_conv2d(y, weight(normal(3, 3, 16, 1) / factor[:, None]), [1, 1, 1, 1], "SAME", name="c")
+        right = tf.nn.depthwise_conv2d(
+            y, weight(normal(3, 3, 16, 1) / factor[:, None]), [1, 1, 1, 1], "SAME", name="c"
+        )
         return {"left": tf.identity(left, "left"), "right": tf.identity(right, "right")}
 
     made, repaired = rewritten(build, everywhere(SMOOTHED))
@@ -147,7 +174,9 @@ def test_a_sum_may_be_written_over_an_int8_pooling() -> None:
         x = tf.nn.relu(tf.nn.conv2d(x, weight(normal(3, 3, 8, 16, scale=0.1)), 1, "SAME", name="a"))
         x = tf.nn.max_pool2d(x, 3, 2, "SAME")
         y = tf.nn.relu(tf.nn.conv2d(x, weight(normal(3, 3, 16, 16, scale=0.1)), 1, "SAME", name="b"))
-        y = tf.nn.relu(tf.nn.conv2d(y, weight(normal(3, 3, 16, 16, scale=0.1, seed=1)), 1, "SAME", name="c") + x)
+        y = tf.nn.relu(
+            tf.nn.conv2d(y, weight(normal(3, 3, 16, 16, scale=0.1, seed=1)), 1, "SAME", name="c") + x
+        )
         return {"y": tf.identity(tf.nn.conv2d(y, weight(normal(1, 1, 16, 4)), 1, "SAME", name="d"), "y")}
 
     made, off = rewritten(build, everywhere(PLAIN, "abcd"))
@@ -156,7 +185,7 @@ def test_a_sum_may_be_written_over_an_int8_pooling() -> None:
     assert op_types(made).count("QuantizeV2") == 1
 
 
-# -- bias correction --------------------------------------------------------------------------------------------------
+# -- bias correction -----------------------------------------------------------------------------------------
 
 
 def positive(kind: str) -> Callable[[], dict[str, tf.Tensor]]:
@@ -171,7 +200,9 @@ def positive(kind: str) -> Callable[[], dict[str, tf.Tensor]]:
         elif kind == "conv2d":
             y = tf.nn.conv2d(x, weight(normal(3, 3, 8, 6) * columns), 1, "VALID", name="a")
         else:
-            y = tf.nn.depthwise_conv2d(x, weight(normal(3, 3, 8, 6) * columns), [1, 1, 1, 1], "VALID", name="a")
+            y = tf.nn.depthwise_conv2d(
+                x, weight(normal(3, 3, 8, 6) * columns), [1, 1, 1, 1], "VALID", name="a"
+            )
         return {"y": tf.identity(y / np.tile(columns, y.shape[-1] // 6), "y")}
 
     return build
@@ -179,8 +210,12 @@ def positive(kind: str) -> Callable[[], dict[str, tf.Tensor]]:
 
 @pytest.mark.parametrize("kind", ["matmul", "conv2d", "depthwise"])
 @pytest.mark.parametrize("repairs", [(BIAS,), (SMOOTH, BIAS)], ids=str)
-def test_a_corrected_bias_takes_the_shift_of_rounded_weights_away(kind: str, repairs: tuple[str, ...]) -> None:
-    plain = Scheme.int8("static", granularity="per_tensor", repairs=tuple(repair for repair in repairs if repair != BIAS))
+def test_a_corrected_bias_takes_the_shift_of_rounded_weights_away(
+    kind: str, repairs: tuple[str, ...]
+) -> None:
+    plain = Scheme.int8(
+        "static", granularity="per_tensor", repairs=tuple(repair for repair in repairs if repair != BIAS)
+    )
     corrected = Scheme.int8("static", granularity="per_tensor", repairs=repairs)
     shift = {}
     for scheme in (plain, corrected):
@@ -198,7 +233,7 @@ def test_only_static_schemes_have_repairs() -> None:
         rewriter.rewrite(Plan({"a": Scheme.int8("dynamic", repairs=(BIAS,))}), calibrated(rewriter, [feed]))
 
 
-# -- blame, time, refusal ---------------------------------------------------------------------------------------------
+# -- blame, time, refusal ------------------------------------------------------------------------------------
 
 
 def opened(build: Callable[[], dict[str, tf.Tensor]]) -> tuple[Any, Ranges, list[Any]]:
@@ -217,7 +252,9 @@ def test_who_reads_outlier_channels_is_blamed_and_not_who_makes_them() -> None:
         assert found[name, BOTH] < 0.05 * found[name, PLAIN]
 
 
-@pytest.mark.parametrize("scheme", runnable([PLAIN, Scheme.int8(range_method="mse"), SMOOTHED, Scheme.bf16()]))
+@pytest.mark.parametrize(
+    "scheme", runnable([PLAIN, Scheme.int8(range_method="mse"), SMOOTHED, Scheme.bf16()])
+)
 def test_harm_of_convolutions_agrees_with_quantizing_them(scheme: Scheme) -> None:
     backend, ranges, inputs = opened(chain(factor=1.0))
     candidates = {name: [scheme] for name in "abc"}
@@ -233,8 +270,14 @@ def test_a_convolution_between_others_is_timed_without_conversions() -> None:
     ranges = calibrated(rewriter, [{"x:0": normal(*SHAPE)}])
     ops = {op.name: op for op in rewriter.ops()}
     parts = {name: rewriter.in_place(ops[name], SMOOTHED, ranges) for name in "abc"}
-    takes = {name: next(node.op for node in part.node if node.name == fed.partition(":")[0]) for name, (part, fed, _) in parts.items()}
-    gives = {name: next(node.op for node in part.node if node.name == got.partition(":")[0]) for name, (part, _, got) in parts.items()}
+    takes = {
+        name: next(node.op for node in part.node if node.name == fed.partition(":")[0])
+        for name, (part, fed, _) in parts.items()
+    }
+    gives = {
+        name: next(node.op for node in part.node if node.name == got.partition(":")[0])
+        for name, (part, _, got) in parts.items()
+    }
     assert takes == {"a": "Placeholder", "b": "QuantizeV2", "c": "QuantizeV2"}
     assert gives == {"a": "_FusedQuantizedConv2D", "b": "_FusedQuantizedConv2D", "c": "Dequantize"}
     backend, ranges, _ = opened(chain())
@@ -246,7 +289,10 @@ def test_a_convolution_between_others_is_timed_without_conversions() -> None:
 def test_repairs_that_disagree_with_fp32_are_refused_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(rewriter: Any, plan: Plan, ranges: Any, values: Any, inputs: Any) -> Any:
         found = verify.check(rewriter, plan, ranges, values, inputs)
-        return {name: verify.Check(1.0, 0.1) if name == "b" and plan[name].repairs else one for name, one in found.items()}
+        return {
+            name: verify.Check(1.0, 0.1) if name == "b" and plan[name].repairs else one
+            for name, one in found.items()
+        }
 
     monkeypatch.setattr(checking, "check", failing)
     backend, _, _ = opened(chain())
@@ -256,7 +302,7 @@ def test_repairs_that_disagree_with_fp32_are_refused_alone(monkeypatch: pytest.M
     assert any(note.startswith("b: int8 disagrees") for note in backend.notes)
 
 
-# -- from end to end --------------------------------------------------------------------------------------------------
+# -- from end to end -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -1,4 +1,6 @@
-"""Convolutions: BatchNorm and padding folded, int8 flowing between them, and the sums of residual networks."""
+"""Convolutions: BatchNorm and padding folded, int8 flowing between them, and the sums of residual
+networks.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,15 @@ STATIC = Scheme.int8("static")
 SCHEMES = [STATIC, Scheme.int8("static", granularity="per_tensor"), Scheme.bf16()]
 
 
-def conv(x: tf.Tensor, filters: int, size: int = 3, stride: int = 1, padding: str = "SAME", seed: int = 0, name: str = "conv") -> tf.Tensor:
+def conv(
+    x: tf.Tensor,
+    filters: int,
+    size: int = 3,
+    stride: int = 1,
+    padding: str = "SAME",
+    seed: int = 0,
+    name: str = "conv",
+) -> tf.Tensor:
     channels = x.shape[-1]
     kernel = weight(normal(size, size, channels, filters, scale=(size * size * channels) ** -0.5, seed=seed))
     return tf.nn.conv2d(x, kernel, stride, padding, name=name)
@@ -93,7 +103,9 @@ def test_depthwise(activation, multiplier: int) -> None:  # type: ignore[no-unty
 def test_padding_goes_into_the_convolution(padding: list[list[int]], dilation: int) -> None:
     def build() -> dict[str, tf.Tensor]:
         x = tf.pad(tf.nn.relu(images()), padding)
-        return {"y": tf.identity(tf.nn.conv2d(x, weight(normal(3, 3, 8, 6)), 1, "VALID", dilations=dilation), "y")}
+        return {
+            "y": tf.identity(tf.nn.conv2d(x, weight(normal(3, 3, 8, 6)), 1, "VALID", dilations=dilation), "y")
+        }
 
     _, made = compare(build)
     assert "Pad" not in op_types(made)
@@ -134,7 +146,11 @@ def test_a_tensor_that_somebody_reads_after_the_sum_is_not_summed_into() -> None
         x = tf.nn.relu(conv(images(), 16, name="stem"))
         y = tf.nn.relu(conv(x, 16, 1, name="main") + x)
         later = conv(x, 16, 1, seed=5, name="later")
-        return {"y": tf.identity(conv(y, 8, 1, name="next"), "y"), "z": tf.identity(later), "x": tf.identity(x)}
+        return {
+            "y": tf.identity(conv(y, 8, 1, name="next"), "y"),
+            "z": tf.identity(later),
+            "x": tf.identity(x),
+        }
 
     _, made = compare(build)
     assert not any(b"Sum" in node.attr["fused_ops"].list.s for node in made.node)
@@ -164,7 +180,9 @@ def test_what_has_no_kernel_is_left_alone_with_a_reason() -> None:
         grouped = tf.nn.conv2d(x, weight(normal(3, 3, 4, 8)), 1, "SAME", name="grouped")
         return {
             "grouped": grouped,
-            "varying": tf.nn.conv2d(x, v1.placeholder(tf.float32, [1, 1, 8, 4], "kernel"), 1, "SAME", name="varying"),
+            "varying": tf.nn.conv2d(
+                x, v1.placeholder(tf.float32, [1, 1, 8, 4], "kernel"), 1, "SAME", name="varying"
+            ),
         }
 
     notes = {op.name: op.note for op in Rewriter(frozen(build)).ops()}

@@ -45,8 +45,12 @@ SCHEMES = [
 WORST = 0.04
 
 
-def converted(graph: FrozenGraph, feed: dict[str, np.ndarray], scheme: Scheme = STATIC) -> tuple[Rewriter, tf.compat.v1.GraphDef, float]:
-    """The rewriter, the graph with every op in that scheme, and the worst relative error of its outputs on ``feed``."""
+def converted(
+    graph: FrozenGraph, feed: dict[str, np.ndarray], scheme: Scheme = STATIC
+) -> tuple[Rewriter, tf.compat.v1.GraphDef, float]:
+    """The rewriter, the graph with every op in that scheme, and the worst relative error of its outputs on
+    ``feed``.
+    """
     rewriter = Rewriter(graph)
     ranges = calibrated(rewriter, [feed])
     plan = everything(rewriter, scheme)
@@ -54,11 +58,13 @@ def converted(graph: FrozenGraph, feed: dict[str, np.ndarray], scheme: Scheme = 
     made = rewriter.rewrite(plan, ranges)
     outputs = list(graph.outputs.values())
     wanted, plain, got = (run(g, outputs, feed) for g in (graph.graph_def, rewriter.reference, made))
-    assert max(error(a, b) for a, b in zip(plain, wanted, strict=True)) < 1e-5, "cleaning must not change anything"
+    assert max(error(a, b) for a, b in zip(plain, wanted, strict=True)) < 1e-5, (
+        "cleaning must not change anything"
+    )
     return rewriter, made, max(error(a, b) for a, b in zip(got, wanted, strict=True))
 
 
-# -- what is behind a matmul ------------------------------------------------------------------------------------------
+# -- what is behind a matmul ---------------------------------------------------------------------------------
 
 ACTIVATIONS: dict[str, tuple[str, Callable[[tf.Tensor], tf.Tensor]]] = {
     "none": ("", lambda x: x),
@@ -74,14 +80,21 @@ ACTIVATIONS: dict[str, tuple[str, Callable[[tf.Tensor], tf.Tensor]]] = {
     "gelu of TensorFlow, tanh": ("GeluApproximate", lambda x: tf.nn.gelu(x, approximate=True)),
     "gelu of TensorFlow, erf": ("GeluExact", tf.nn.gelu),
     "gelu, erfc": ("GeluExact", lambda x: 0.5 * x * tf.math.erfc(-x * np.float32(np.sqrt(0.5)))),
-    "gelu, cube by hand": ("GeluApproximate", lambda x: x * 0.5 * (1.0 + tf.tanh(0.7978845608 * x * (1.0 + 0.044715 * x * x)))),
+    "gelu, cube by hand": (
+        "GeluApproximate",
+        lambda x: x * 0.5 * (1.0 + tf.tanh(0.7978845608 * x * (1.0 + 0.044715 * x * x))),
+    ),
 }
 
 
 @pytest.mark.parametrize("spelling", ACTIVATIONS)
 def test_activations_are_fused_in_any_spelling(spelling: str) -> None:
     kernel, activation = ACTIVATIONS[spelling]
-    graph = frozen(lambda: {"y": tf.identity(activation(dense(v1.placeholder(tf.float32, [None, 24], "x"), 40, "layer")), "y")})
+    graph = frozen(
+        lambda: {
+            "y": tf.identity(activation(dense(v1.placeholder(tf.float32, [None, 24], "x"), 40, "layer")), "y")
+        }
+    )
     _, made, off = converted(graph, {"x:0": normal(33, 24)})
     fused = next(node for node in made.node if node.op == "_QuantizedMatMul").attr["fused_ops"].list.s
     assert [op.decode() for op in fused] == ["BiasAdd", *([kernel] if kernel else []), "Dequantize"]
@@ -141,7 +154,9 @@ def test_an_addend_that_broadcasts_is_not_fused(shape: tuple[int | None, ...]) -
         x = v1.placeholder(tf.float32, [None, 24], "x")
         return {"y": tf.identity(v1.placeholder(tf.float32, shape, "z") + dense(x, 24, "layer"), "y")}
 
-    _, _, off = converted(frozen(build), {"x:0": normal(33, 24), "z:0": normal(*(size or 33 for size in shape))})
+    _, _, off = converted(
+        frozen(build), {"x:0": normal(33, 24), "z:0": normal(*(size or 33 for size in shape))}
+    )
     assert off < WORST
 
 
@@ -159,7 +174,7 @@ def test_an_addend_of_another_size_is_an_error_and_not_garbage() -> None:
         run(made, "y:0", {**feed, "z:0": normal(1, 16)})
 
 
-# -- between matmuls --------------------------------------------------------------------------------------------------
+# -- between matmuls -----------------------------------------------------------------------------------------
 
 
 def test_int8_flows_from_one_matmul_to_the_next() -> None:
@@ -171,7 +186,8 @@ def test_int8_flows_from_one_matmul_to_the_next() -> None:
     assert op_types(made).count("QuantizeV2") == 1
     assert off < WORST
     fp32_between = rewriter.rewrite(
-        Plan({"first/MatMul": STATIC, "second/MatMul": Scheme.fp32()}), calibrated(rewriter, [{"x:0": normal(33, 24)}])
+        Plan({"first/MatMul": STATIC, "second/MatMul": Scheme.fp32()}),
+        calibrated(rewriter, [{"x:0": normal(33, 24)}]),
     )
     assert op_types(fp32_between).count("_QuantizedMatMul") == 1
 
@@ -211,7 +227,7 @@ def test_bert(scheme: Scheme) -> None:
     assert len(made.SerializeToString()) < 0.6 * len(graph.graph_def.SerializeToString())
 
 
-# -- Einsum and friends -----------------------------------------------------------------------------------------------
+# -- Einsum and friends --------------------------------------------------------------------------------------
 
 EINSUMS = {
     "abc,cd->abd": ((3, 5, 12), (12, 8)),
@@ -228,11 +244,17 @@ EINSUMS = {
 def test_einsum_with_a_constant(equation: str, known: str) -> None:
     shape, kernel = EINSUMS[equation]
     free = 2 if len(shape) > 2 else 1
-    opened = {"static": shape, "batch open": (None, *shape[1:]), "all open": (None,) * free + shape[free:]}[known]
-    bias = normal(*kernel[1:]) if equation == "abc,cde->abde" else normal(10 if equation.endswith("abe") else 8)
+    opened = {"static": shape, "batch open": (None, *shape[1:]), "all open": (None,) * free + shape[free:]}[
+        known
+    ]
+    bias = (
+        normal(*kernel[1:]) if equation == "abc,cde->abde" else normal(10 if equation.endswith("abe") else 8)
+    )
 
     def build() -> dict[str, tf.Tensor]:
-        y = tf.einsum(equation, v1.placeholder(tf.float32, opened, "x"), weight(normal(*kernel)), name="projection")
+        y = tf.einsum(
+            equation, v1.placeholder(tf.float32, opened, "x"), weight(normal(*kernel)), name="projection"
+        )
         return {"y": tf.identity(y + weight(bias), "y")}
 
     rewriter, made, off = converted(frozen(build), {"x:0": normal(*shape)})
@@ -268,8 +290,13 @@ def test_batched_matmul_with_a_constant(sizes: tuple[int | None, ...], transpose
 def test_tensordot() -> None:
     def build() -> dict[str, tf.Tensor]:
         x = v1.placeholder(tf.float32, [None, None, 12], "x")
-        hidden = tf.nn.gelu(tf.nn.bias_add(tf.tensordot(x, weight(normal(12, 24)), [[2], [0]]), weight(normal(24))))
-        return {"y": tf.nn.bias_add(tf.tensordot(hidden, weight(normal(24, 12)), [[2], [0]]), weight(normal(12))) + x}
+        hidden = tf.nn.gelu(
+            tf.nn.bias_add(tf.tensordot(x, weight(normal(12, 24)), [[2], [0]]), weight(normal(24)))
+        )
+        return {
+            "y": tf.nn.bias_add(tf.tensordot(hidden, weight(normal(24, 12)), [[2], [0]]), weight(normal(12)))
+            + x
+        }
 
     _, made, off = converted(frozen(build), {"x:0": normal(3, 5, 12)})
     assert op_types(made).count("QuantizeV2") == 1
@@ -284,42 +311,59 @@ def test_keras_encoder(scheme: Scheme) -> None:
     keras.utils.set_random_seed(0)
     x = inputs = keras.Input((None, 16))
     x = keras.layers.LayerNormalization()(x + keras.layers.MultiHeadAttention(2, 8)(x, x))
-    y = keras.layers.EinsumDense("abc,cd->abd", output_shape=(None, 16), bias_axes="d")(keras.layers.Dense(32, activation="gelu")(x))
+    y = keras.layers.EinsumDense("abc,cd->abd", output_shape=(None, 16), bias_axes="d")(
+        keras.layers.Dense(32, activation="gelu")(x)
+    )
     model = keras.Model(inputs, keras.layers.Dense(3)(keras.layers.LayerNormalization(epsilon=1e-5)(x + y)))
-    concrete = tf.function(lambda x: model(x, training=False)).get_concrete_function(tf.TensorSpec((None, None, 16)))
+    concrete = tf.function(lambda x: model(x, training=False)).get_concrete_function(
+        tf.TensorSpec((None, None, 16))
+    )
     function = convert_variables_to_constants_v2(concrete)
-    graph = FrozenGraph(function.graph.as_graph_def(), {"x": function.inputs[0].name}, {"y": function.outputs[0].name})
+    graph = FrozenGraph(
+        function.graph.as_graph_def(), {"x": function.inputs[0].name}, {"y": function.outputs[0].name}
+    )
     rewriter, made, off = converted(graph, {function.inputs[0].name: normal(3, 5, 16)}, scheme)
     assert off < 0.06
     assert sum(op.can("int8") for op in rewriter.ops()) == 7
     assert op_types(made).count("_MklLayerNorm") == 2
 
 
-# -- layer normalisation and smoothing --------------------------------------------------------------------------------
+# -- layer normalisation and smoothing -----------------------------------------------------------------------
 
 
 def two_pass_layer_norm(x: tf.Tensor, width: int) -> tf.Tensor:
     mean = tf.reduce_mean(x, -1, keepdims=True)
     variance = tf.reduce_mean(tf.square(x - mean), -1, keepdims=True)
-    return (x - mean) / tf.sqrt(variance + 1e-6) * weight(1 + normal(width, scale=0.2)) + weight(normal(width))
+    return (x - mean) / tf.sqrt(variance + 1e-6) * weight(1 + normal(width, scale=0.2)) + weight(
+        normal(width)
+    )
 
 
 @pytest.mark.parametrize("spelling", [contrib_layer_norm, two_pass_layer_norm])
 @pytest.mark.parametrize("shape", [(None, 24), (None, None, 24)])
-def test_layer_norm_becomes_one_op(spelling: Callable[[tf.Tensor, int], tf.Tensor], shape: tuple[int | None, ...]) -> None:
+def test_layer_norm_becomes_one_op(
+    spelling: Callable[[tf.Tensor, int], tf.Tensor], shape: tuple[int | None, ...]
+) -> None:
     graph = frozen(lambda: {"y": tf.identity(spelling(v1.placeholder(tf.float32, shape, "x"), 24), "y")})
     rewriter = Rewriter(graph)
     x = normal(*(size or 6 for size in shape), scale=5)
     assert op_types(rewriter.reference).count("_MklLayerNorm") == 1
     assert "Mean" not in op_types(rewriter.reference)
-    np.testing.assert_allclose(run(rewriter.reference, "y:0", {"x:0": x}), run(graph.graph_def, "y:0", {"x:0": x}), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        run(rewriter.reference, "y:0", {"x:0": x}),
+        run(graph.graph_def, "y:0", {"x:0": x}),
+        rtol=1e-4,
+        atol=1e-4,
+    )
 
 
 def test_a_norm_over_another_axis_is_left_alone() -> None:
     def build() -> dict[str, tf.Tensor]:
         x = v1.placeholder(tf.float32, [None, 7, 24], "x")
         mean, variance = tf.nn.moments(x, [1], keepdims=True)
-        return {"y": tf.nn.batch_normalization(x, mean, variance, weight(normal(24)), weight(normal(24)), 1e-6)}
+        return {
+            "y": tf.nn.batch_normalization(x, mean, variance, weight(normal(24)), weight(normal(24)), 1e-6)
+        }
 
     assert "_MklLayerNorm" not in op_types(Rewriter(frozen(build)).reference)
 
@@ -335,7 +379,9 @@ def test_smoothing_saves_an_input_with_an_outlier_channel(alone: bool) -> None:
         return outputs if alone else {**outputs, "x": tf.identity(x)}
 
     _, _, off = converted(frozen(build), {"x:0": normal(64, 32)})
-    _, made, repaired = converted(frozen(build), {"x:0": normal(64, 32)}, Scheme.int8("static", repairs=(SMOOTH,)))
+    _, made, repaired = converted(
+        frozen(build), {"x:0": normal(64, 32)}, Scheme.int8("static", repairs=(SMOOTH,))
+    )
     assert op_types(made).count("QuantizeV2") == 1
     # Folded into the layer normalisation where only smoothed ops read it, else one Mul for both.
     assert op_types(made).count("Mul") == (0 if alone else 1)
@@ -343,7 +389,7 @@ def test_smoothing_saves_an_input_with_an_outlier_channel(alone: bool) -> None:
     assert repaired < 0.5 * off
 
 
-# -- what is kept, what is left alone ---------------------------------------------------------------------------------
+# -- what is kept, what is left alone ------------------------------------------------------------------------
 
 
 def test_names_are_kept_and_plans_are_checked() -> None:
@@ -374,7 +420,9 @@ def test_loops_and_functions_are_left_alone_and_listed() -> None:
 
         def build() -> dict[str, tf.Tensor]:
             x, kernel = v1.placeholder(tf.float32, [None, 8], "x"), tf.constant(normal(8, 8))
-            y = tf.while_loop(lambda i, h: i < 3, lambda i, h: (i + 1, tf.tanh(tf.matmul(h, kernel))), [0, x])[1]
+            y = tf.while_loop(
+                lambda i, h: i < 3, lambda i, h: (i + 1, tf.tanh(tf.matmul(h, kernel))), [0, x]
+            )[1]
             return {"y": dense(y, 4, "head")}
 
         try:
@@ -393,8 +441,13 @@ def test_loops_and_functions_are_left_alone_and_listed() -> None:
 def test_float16_and_transposed_inputs_are_left_alone() -> None:
     def build() -> dict[str, tf.Tensor]:
         x = v1.placeholder(tf.float32, [8, None], "x")
-        half = tf.matmul(tf.cast(tf.transpose(x), tf.float16), tf.constant(normal(8, 4).astype(np.float16)), name="half")
-        return {"half": tf.cast(half, tf.float32), "turned": tf.matmul(x, weight(normal(8, 4)), transpose_a=True, name="turned")}
+        half = tf.matmul(
+            tf.cast(tf.transpose(x), tf.float16), tf.constant(normal(8, 4).astype(np.float16)), name="half"
+        )
+        return {
+            "half": tf.cast(half, tf.float32),
+            "turned": tf.matmul(x, weight(normal(8, 4)), transpose_a=True, name="turned"),
+        }
 
     ops = {op.name: op for op in Rewriter(frozen(build)).ops()}
     assert "float16" in ops["half"].note
@@ -413,4 +466,6 @@ def test_variables_that_a_graph_waits_for_do_not_stay() -> None:
 
     _, made, off = converted(frozen(build), {"x:0": normal(5, 24)})
     assert off < WORST
-    assert not any(node.op == "Const" and node.attr["value"].tensor.ByteSize() > 24 * 24 * 2 for node in made.node)
+    assert not any(
+        node.op == "Const" and node.attr["value"].tensor.ByteSize() > 24 * 24 * 2 for node in made.node
+    )

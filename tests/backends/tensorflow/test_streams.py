@@ -12,16 +12,30 @@ import tensorflow as tf
 import octune
 from octune.backends.base import Settings
 from octune.backends.tensorflow.backend import TensorFlowBackend
-from octune.backends.tensorflow.model.freeze import as_graph
 from octune.backends.tensorflow.graph.graph import FrozenGraph
-from octune.backends.tensorflow.int8.rewrite import Rewriter
 from octune.backends.tensorflow.graph.sessions import Sessions
-from octune.backends.tensorflow.int8.streams import streams_of
 from octune.backends.tensorflow.graph.worker import Worker
+from octune.backends.tensorflow.int8.rewrite import Rewriter
+from octune.backends.tensorflow.int8.streams import streams_of
+from octune.backends.tensorflow.model.freeze import as_graph
 from octune.errors import ModelError, UnsupportedError
 from octune.plan import Plan, Scheme
 
-from .graphs import Array, bert, bert_feed, calibrated, dense, error, everything, frozen, normal, op_types, run, v1, weight
+from .graphs import (
+    Array,
+    bert,
+    bert_feed,
+    calibrated,
+    dense,
+    error,
+    everything,
+    frozen,
+    normal,
+    op_types,
+    run,
+    v1,
+    weight,
+)
 
 STATIC = Scheme.int8("static")
 
@@ -48,7 +62,8 @@ def test_bert_in_streams_computes_the_same(sequence: int | None, count: int) -> 
     plain, made, far = split(bert(sequence=sequence), bert_feed(), count)
     # Sums in another order move some values over the edge of a rounding step, so they are close, not equal.
     assert far < 0.02
-    # Both layers with Q, K, V and all the rest are split; the pooler feeds the classifier, so they are a pair like a feed-forward block.
+    # Both layers with Q, K, V and all the rest are split; the pooler feeds the classifier, so they are a pair
+    # like a feed-forward block.
     assert matmuls(made) >= 12 * count
     assert op_types(made).count("Softmax") == 2 * count
     assert streams_of(as_graph(made)) == count
@@ -61,7 +76,10 @@ def test_streams_serve_any_batch() -> None:
     plain, made = rewriter.rewrite(plan, ranges), rewriter.in_streams(plan, ranges, 2)
     for feed in (bert_feed(1, 7), bert_feed(5, 33, seed=1)):
         names = list(graph.outputs.values())
-        assert max(error(a, b) for a, b in zip(run(made, names, feed), run(plain, names, feed), strict=True)) < 0.02
+        assert (
+            max(error(a, b) for a, b in zip(run(made, names, feed), run(plain, names, feed), strict=True))
+            < 0.02
+        )
 
 
 def test_heads_that_cannot_be_shared_out_stay_together() -> None:
@@ -93,7 +111,9 @@ def layered(hidden: tf.Tensor) -> tf.Tensor:
         pytest.param(lambda h: {"y": layered(tf.concat([h[:, :32], h[:, 32:]], 1))}, id="cut up"),
         pytest.param(lambda h: {"y": tf.nn.relu(layered(h))}, id="activation behind the sum"),
         pytest.param(lambda h: {"y": tf.nn.softmax(h)}, id="softmax over the parts"),
-        pytest.param(lambda h: {"y": layered(h * tf.reduce_mean(h, 0))}, id="a factor per channel that is computed"),
+        pytest.param(
+            lambda h: {"y": layered(h * tf.reduce_mean(h, 0))}, id="a factor per channel that is computed"
+        ),
     ],
 )
 def test_what_needs_the_whole_is_left_whole(behind: Callable[[tf.Tensor], Mapping[str, tf.Tensor]]) -> None:
@@ -122,7 +142,9 @@ def test_keras_attention_is_split_by_heads() -> None:
 
     tokens = keras.Input((8, 32))
     mixed = keras.layers.MultiHeadAttention(4, 8)(tokens, tokens)
-    backend = TensorFlowBackend(keras.Model(tokens, keras.layers.LayerNormalization()(tokens + mixed)), Settings())
+    backend = TensorFlowBackend(
+        keras.Model(tokens, keras.layers.LayerNormalization()(tokens + mixed)), Settings()
+    )
     rewriter = backend._rewriter
     feed = {next(iter(backend._frozen.inputs.values())): normal(3, 8, 32)}
     ranges, plan = calibrated(rewriter, [feed]), everything(rewriter, STATIC)
@@ -136,7 +158,10 @@ def test_keras_attention_is_split_by_heads() -> None:
 def test_the_backend_offers_streams_when_asked_and_runs_them() -> None:
     graph = bert()
     feed, output = bert_feed(batch=3), graph.outputs["logits"]
-    backends = [TensorFlowBackend(as_graph(graph.graph_def), Settings(outputs=(output,), threads=2, streams=streams)) for streams in (1, 2)]
+    backends = [
+        TensorFlowBackend(as_graph(graph.graph_def), Settings(outputs=(output,), threads=2, streams=streams))
+        for streams in (1, 2)
+    ]
     inputs = {name.removesuffix(":0"): value for name, value in feed.items()}
     ranges = calibrated(backends[0]._rewriter, [feed])
     plan = Plan({op.name: STATIC for op in backends[0].ops() if STATIC in op.schemes})
@@ -144,7 +169,9 @@ def test_the_backend_offers_streams_when_asked_and_runs_them() -> None:
     (finalist,) = backends[1].finalists(plan, ranges, None)
     batch = backends[1].split(inputs)[0]
     plain = backends[1].run(backends[1].apply(plan, ranges), batch)
-    assert [error(value, plain[name]) < 0.02 for name, value in backends[1].run(finalist.model, batch).items()] == [True]
+    assert [
+        error(value, plain[name]) < 0.02 for name, value in backends[1].run(finalist.model, batch).items()
+    ] == [True]
     backends[1].close()
 
 
@@ -161,11 +188,13 @@ def test_tuning_with_streams_ends_with_a_graph_that_meets_the_criterion() -> Non
     config = {
         "model": {"framework": "tensorflow", "outputs": [graph.outputs["logits"]]},
         "performance": {"streams": 2, "threads": 2},
-        "tuning": {"objective": "modelsize"},  # ops this small need not be faster in int8, and only int8 is split
+        # ops this small need not be faster in int8, and only int8 is split
+        "tuning": {"objective": "modelsize"},
     }
     result = octune.tune(as_graph(graph.graph_def), calibration=[inputs], evaluate=evaluate, config=config)
     assert result.met, str(result)
-    # Which form is faster is for the machine to say. Either way the form was made, and what it wants was said.
+    # Which form is faster is for the machine to say. Either way the form was made, and what it wants was
+    # said.
     assert any("inter_op_parallelism_threads=2" in note for note in result.notes), result.notes
     assert {trial.form for trial in result.trials} <= {"eager", "streams"}
 
@@ -175,7 +204,12 @@ def test_streams_are_refused_where_there_are_none() -> None:
 
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
     with pytest.raises(UnsupportedError, match=r"performance\.streams is 2.*Leave it out"):
-        octune.tune(model, calibration=[normal(3, 4)], evaluate=lambda model: 1.0, config={"performance": {"streams": 2}})
+        octune.tune(
+            model,
+            calibration=[normal(3, 4)],
+            evaluate=lambda model: 1.0,
+            config={"performance": {"streams": 2}},
+        )
 
 
 def test_a_graph_in_streams_still_has_a_session_of_its_own() -> None:

@@ -10,10 +10,17 @@ from transformers import BertConfig, BertForSequenceClassification
 
 
 def tiny_bert(seed: int = 0) -> BertForSequenceClassification:
-    """Two layers of width 64; weights larger than at initialisation, so that its outputs differ between inputs."""
+    """Two layers of width 64; weights larger than at initialisation, so that its outputs differ between
+    inputs.
+    """
     torch.manual_seed(seed)
     config = BertConfig(
-        vocab_size=200, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, max_position_embeddings=64
+        vocab_size=200,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=128,
+        max_position_embeddings=64,
     )
     model = BertForSequenceClassification(config).eval()
     with torch.no_grad():
@@ -56,7 +63,11 @@ class SmallCnn(nn.Module):
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, width, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True))
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, width, 3, stride=2, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(inplace=True),
+        )
         self.blocks = nn.Sequential(Block(width), Block(width))
         self.depthwise = nn.Conv2d(width, width, 3, padding=1, groups=width)
         self.head = nn.Linear(width, 10)
@@ -81,4 +92,10 @@ def small_cnn(seed: int = 0) -> SmallCnn:
 def image_batches(count: int = 3, rows: int = 8, seed: int = 0) -> list[Any]:
     """(images, label)."""
     generator = torch.Generator().manual_seed(seed)
-    return [(torch.randn(rows, 3, 16, 16, generator=generator), torch.randint(0, 10, (rows,), generator=generator)) for _ in range(count)]
+    return [
+        (
+            torch.randn(rows, 3, 16, 16, generator=generator),
+            torch.randint(0, 10, (rows,), generator=generator),
+        )
+        for _ in range(count)
+    ]

@@ -1,4 +1,6 @@
-"""What is special about PyTorch: discovery, shared and tied modules, batch forms, padding, hooks, fast paths."""
+"""What is special about PyTorch: discovery, shared and tied modules, batch forms, padding, hooks, fast
+paths.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,9 @@ def test_padding_does_not_widen_a_range() -> None:
     clean = calibrated(open_backend(model), batches)
     garbage = {
         **inputs,
-        "input_ids": torch.where(inputs["attention_mask"].bool(), inputs["input_ids"], torch.full_like(inputs["input_ids"], 7)),
+        "input_ids": torch.where(
+            inputs["attention_mask"].bool(), inputs["input_ids"], torch.full_like(inputs["input_ids"], 7)
+        ),
     }
     dirty = calibrated(open_backend(model), [(garbage, None)])
     for name in clean:

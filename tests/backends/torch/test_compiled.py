@@ -77,7 +77,9 @@ def test_a_shortcut_that_is_a_convolution_gives_uint8_and_pooling_takes_it() -> 
     _, _, int8, call = prepared(Fork().eval(), [torch.randn(4, 8, 8, 8)])
     program, _ = export(int8, call)
     outputs = {
-        f"{name}.weight_int8": layer.output for name, layer in int8.named_modules() if isinstance(layer, Int8Conv2d) and layer.output
+        f"{name}.weight_int8": layer.output
+        for name, layer in int8.named_modules()
+        if isinstance(layer, Int8Conv2d) and layer.output
     }
     assert set(outputs) == {f"{name}.weight_int8" for name in ("stem", "left", "right", "after")}
     with torch.no_grad():
@@ -145,7 +147,10 @@ class TestCompiledBert:
         plan_free: Any = None
         metadata = backend.save(compiled, plan_free, tmp_path)
         inputs, _ = token_batches(1)[0]
-        torch.save({"inputs": inputs, "wanted": compiled(**inputs).logits, "metadata": metadata}, tmp_path / "case.pt")
+        torch.save(
+            {"inputs": inputs, "wanted": compiled(**inputs).logits, "metadata": metadata},
+            tmp_path / "case.pt",
+        )
         code = (
             "import torch, pathlib, sys\n"
             "from octune.backends.torch import TorchBackend\n"
@@ -167,7 +172,9 @@ def test_a_cnn_flows_in_int8_from_layer_to_layer() -> None:
     compiled = compile_model(int8, call)
     matched = {name: count for name, count in counters["inductor"].items() if name.startswith("qconv")}
     assert matched.get("qconv_unary_matcher_count", 0) >= 3, matched
-    assert matched.get("qconv2d_binary_matcher_count", 0) + matched.get("qconv2d_binary_lower_count", 0) >= 2, matched
+    assert (
+        matched.get("qconv2d_binary_matcher_count", 0) + matched.get("qconv2d_binary_lower_count", 0) >= 2
+    ), matched
     wanted, got = backend.run(int8, call)["output"], backend.run(compiled, call)["output"]
     assert np.abs(wanted - got).mean() < 0.1 * wanted.std()
     channels_last = Call((call.args[0].contiguous(memory_format=torch.channels_last),))
@@ -180,7 +187,8 @@ def test_one_channel_images_are_read_in_their_real_order() -> None:
     model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3)).eval()
     pixels = np.random.default_rng(0).normal(size=(6, 8, 8)).astype(np.float32)
     odd = torch.tensor(pixels[[5, 0, 3]][:, None])
-    odd = odd.as_strided(odd.shape, (64, 1, 8, 1))  # contiguous to torch, whatever the stride of the single channel
+    # contiguous to torch, whatever the stride of the single channel
+    odd = odd.as_strided(odd.shape, (64, 1, 8, 1))
     assert odd.is_contiguous()
     backend, _, int8, call = prepared(model, [(odd, torch.zeros(3))])
     compiled = compile_model(int8, call)

@@ -57,7 +57,9 @@ class Raises(nn.Conv2d):
 
 
 @settings(max_examples=25, deadline=None)
-@given(kernel=st.integers(1, 5), stride=st.integers(1, 3), dilation=st.integers(1, 2), padding=st.integers(0, 3))
+@given(
+    kernel=st.integers(1, 5), stride=st.integers(1, 3), dilation=st.integers(1, 2), padding=st.integers(0, 3)
+)
 def test_what_is_seen_is_what_the_class_does(kernel: int, stride: int, dilation: int, padding: int) -> None:
     conv = PadsAsTensorFlow(2, 3, kernel, stride, dilation=dilation)
     plain = nn.Conv2d(2, 3, kernel, stride, padding, dilation)
@@ -65,9 +67,15 @@ def test_what_is_seen_is_what_the_class_does(kernel: int, stride: int, dilation:
     for module in (conv, plain):
         found = geometry_of(module)
         assert found is not None
-        pads = same_padding((13, 16), (kernel, kernel), found.stride, found.dilation) if found.pads == "same" else found.pads
+        pads = (
+            same_padding((13, 16), (kernel, kernel), found.stride, found.dilation)
+            if found.pads == "same"
+            else found.pads
+        )
         with torch.no_grad():
-            again = F.conv2d(F.pad(x, pads), module.weight, module.bias, found.stride, 0, found.dilation, found.groups)
+            again = F.conv2d(
+                F.pad(x, pads), module.weight, module.bias, found.stride, 0, found.dilation, found.groups
+            )
             assert torch.allclose(again, module(x), atol=1e-5)
 
 
@@ -89,7 +97,9 @@ def test_zeros_around_the_image(module: nn.Conv2d, pads: Any) -> None:
     assert found.pads == pads
 
 
-@pytest.mark.parametrize("module", [Standardizes(4, 4, 3), Scales(4, 4, 3), Mirrors(4, 4, 3), Raises(4, 4, 3)])
+@pytest.mark.parametrize(
+    "module", [Standardizes(4, 4, 3), Scales(4, 4, 3), Mirrors(4, 4, 3), Raises(4, 4, 3)]
+)
 def test_what_computes_something_else_is_left_alone_and_listed(module: nn.Conv2d) -> None:
     (op,) = TorchBackend(nn.Sequential(module), Settings()).ops()
     assert not op.can("int8")
@@ -114,7 +124,9 @@ def test_linears_and_embeddings_with_a_forward_of_their_own_are_listed_too(modul
 
 
 def test_reflection_is_left_alone() -> None:
-    (op,) = TorchBackend(nn.Sequential(nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect")), Settings()).ops()
+    (op,) = TorchBackend(
+        nn.Sequential(nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect")), Settings()
+    ).ops()
     assert "reflect" in op.note
 
 
@@ -124,7 +136,9 @@ def net() -> nn.Module:
     norm = nn.BatchNorm2d(16)
     norm.running_mean, norm.running_var = torch.randn(16), torch.rand(16) + 0.5  # type: ignore[assignment]
     last = nn.Conv2d(16, 8, 2, padding="same")
-    return nn.Sequential(first, norm, nn.ReLU(), second, nn.ReLU(), last, nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    return nn.Sequential(
+        first, norm, nn.ReLU(), second, nn.ReLU(), last, nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    ).eval()
 
 
 @pytest.mark.parametrize("scheme", runnable([Scheme.int8("static"), Scheme.bf16()]))
@@ -147,5 +161,8 @@ def test_compiled() -> None:
     ranges = calibrated(backend, [batch])
     made = backend.apply(Plan(dict.fromkeys(("0", "3", "5"), Scheme.int8("static"))), ranges)
     call = backend.split(batch)[0]
-    (wanted,), (got,) = backend.run(made, call).values(), backend.run(compile_model(made, call), call).values()
+    (wanted,), (got,) = (
+        backend.run(made, call).values(),
+        backend.run(compile_model(made, call), call).values(),
+    )
     assert abs(got - wanted).max() < 0.03 * abs(wanted).max()

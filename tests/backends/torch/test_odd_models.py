@@ -1,4 +1,6 @@
-"""Models that are not in float32, which are run as if they were, and models of TorchScript, which are refused."""
+"""Models that are not in float32, which are run as if they were, and models of TorchScript, which are
+refused.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ class Listed(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.*deprecated:DeprecationWarning")
-@pytest.mark.parametrize("call", [octune.tune, octune.quantize, octune.analyze], ids=lambda call: call.__name__)
+@pytest.mark.parametrize(
+    "call", [octune.tune, octune.quantize, octune.analyze], ids=lambda call: call.__name__
+)
 @pytest.mark.parametrize(
     ("make", "named"),
     [
@@ -68,7 +72,9 @@ class Listed(nn.Module):
     ids=["scripted", "traced", "in part"],
 )
 def test_scripts_are_refused(call: Callable[..., Any], make: Callable[[], nn.Module], named: str) -> None:
-    with pytest.raises(ModelError, match=rf"{named}.* give the one that was scripted or traced, or export the model to ONNX"):
+    with pytest.raises(
+        ModelError, match=rf"{named}.* give the one that was scripted or traced, or export the model to ONNX"
+    ):
         call(make(), calibration=[rows()])
 
 
@@ -82,7 +88,8 @@ def test_a_float64_model_is_quantized_as_its_float32_self(given: torch.dtype) ->
         for inputs in (rows(), rows().double()):
             assert torch.equal(made(inputs), wanted(rows()))
         assert (made(rows()) - model(rows().double())).abs().max() < 0.05
-    assert {parameter.dtype for parameter in model.parameters()} == {torch.float64}  # the user's own stays as it is
+    # the user's own stays as it is
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float64}
 
 
 def test_a_float64_model_is_tuned_with_float64_data() -> None:
@@ -117,7 +124,9 @@ def test_a_float64_model_is_scored_by_a_metric() -> None:
 def test_a_float64_model_with_batchnorms_is_float32_throughout() -> None:
     images = image_batches(1)[0][0]
     backend = backend_for(small_cnn().double(), Settings())
-    assert {tensor.dtype for tensor in backend.fp32_model().state_dict().values() if tensor.is_floating_point()} == {torch.float32}
+    assert {
+        tensor.dtype for tensor in backend.fp32_model().state_dict().values() if tensor.is_floating_point()
+    } == {torch.float32}
     ranges = calibrated(backend, [images.double()])
     made = backend.apply(int8_plan(backend, ranges), ranges)
     with torch.inference_mode():

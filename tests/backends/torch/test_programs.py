@@ -28,9 +28,13 @@ def test_a_program_of_a_bert_is_quantized_under_its_old_names(tmp_path: Path) ->
     ranges = calibrated(backend, batches)
     call = backend.split(batches[0])[0]
     wanted = original.run(original.fp32_model(), call)["logits"]
-    np.testing.assert_allclose(backend.run(backend.fp32_model(), call)["logits"], wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        backend.run(backend.fp32_model(), call)["logits"], wanted, rtol=1e-4, atol=1e-5
+    )
     int8 = backend.run(backend.apply(int8_plan(backend, ranges), ranges), call)["logits"]
-    ours = original.run(original.apply(int8_plan(original, ranges), calibrated(original, batches)), call)["logits"]
+    ours = original.run(original.apply(int8_plan(original, ranges), calibrated(original, batches)), call)[
+        "logits"
+    ]
     np.testing.assert_allclose(int8, ours, atol=0.1 * np.abs(wanted).max())
     assert not np.array_equal(int8, wanted)
 

@@ -16,7 +16,8 @@ from octune.backends.torch import quantize
 from octune.backends.torch.quantize import to_uint8
 
 pytestmark = pytest.mark.skipif(
-    torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"), reason="needs a CPU that multiplies and adds in one step"
+    torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"),
+    reason="needs a CPU that multiplies and adds in one step",
 )
 
 scales = st.floats(1e-12, 1e6, width=64)
@@ -29,18 +30,24 @@ HUGE = np.array([np.inf, -np.inf, 3e38, -3e38, 2**31, -(2**31), 1e-45, -1e-45, 0
 def near_ties(draw: st.DrawFn) -> tuple[np.ndarray, float, int]:
     """Numbers that lie on a tie or within a few bits of one: there, every rounding on the way shows."""
     scale, zero_point = draw(scales), draw(zero_points)
-    halves = draw(arrays(np.float64, st.integers(1, 40), elements=st.integers(-300, 300).map(lambda whole: whole + 0.5)))
+    halves = draw(
+        arrays(np.float64, st.integers(1, 40), elements=st.integers(-300, 300).map(lambda whole: whole + 0.5))
+    )
     x = (halves * scale).astype(np.float32)
     steps = draw(arrays(np.int32, x.shape, elements=st.integers(-3, 3)))
     return (x.view(np.int32) + steps).view(np.float32), scale, zero_point
 
 
 def formula(x: np.ndarray, scale: float, zero_point: int) -> np.ndarray:
-    """x / scale + zero_point, multiplied with the inverse and added in one step of float32, then rounded to even and cut off."""
+    """x / scale + zero_point, multiplied with the inverse and added in one step of float32, then rounded to
+    even and cut off.
+    """
     with np.errstate(all="ignore"):
-        product = x.astype(np.float64) * np.float64(np.float32(1) / np.float32(scale))  # exact: 24 bits times 24 bits
+        # exact: 24 bits times 24 bits
+        product = x.astype(np.float64) * np.float64(np.float32(1) / np.float32(scale))
         total = product + zero_point
-        # The sum may have been rounded, and is rounded again to float32. That is as good as one rounding if the first is to odd.
+        # The sum may have been rounded, and is rounded again to float32. That is as good as one rounding if
+        # the first is to odd.
         added = total - product
         lost = (product - (total - added)) + (zero_point - added)
         to_odd = np.nextafter(total, np.where(lost > 0, np.inf, -np.inf))
@@ -86,7 +93,9 @@ def test_every_number_has_its_place(x: np.ndarray, scale: float, zero_point: int
 )
 @example((2, 3, 4, 5), 4, torch.channels_last, 5)
 @example((2, 3, 4, 5), 4, torch.channels_last, quantize._PIECE)
-def test_the_result_lies_in_memory_as_the_input_does(shape: tuple[int, ...], dims: int, layout: torch.memory_format, piece: int) -> None:
+def test_the_result_lies_in_memory_as_the_input_does(
+    shape: tuple[int, ...], dims: int, layout: torch.memory_format, piece: int
+) -> None:
     x = torch.randn(shape[:dims])
     if dims == 4:
         x = x.contiguous(memory_format=layout)
@@ -125,7 +134,11 @@ def test_it_works_in_every_mode_of_autograd_and_leaves_the_input_alone() -> None
     before = x.detach().clone()
     with torch.inference_mode():
         inside = to_uint8(x, 0.02, 128)
-    for q in (inside, to_uint8(x * 1, 0.02, 128), to_uint8(x, torch.tensor(0.02, dtype=torch.float64), torch.tensor(128))):
+    for q in (
+        inside,
+        to_uint8(x * 1, 0.02, 128),
+        to_uint8(x, torch.tensor(0.02, dtype=torch.float64), torch.tensor(128)),
+    ):
         assert not q.requires_grad
         np.testing.assert_array_equal(q.numpy(), want)
     assert torch.equal(x, before)

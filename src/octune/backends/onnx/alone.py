@@ -1,6 +1,7 @@
 """One op in one scheme by itself on ONNX Runtime, on the largest input that calibration saw: for timing it.
 
-A convolution is timed as it stands in a chain, with uint8 coming in and going out; other ops take float and give float.
+A convolution is timed as it stands in a chain, with uint8 coming in and going out; other ops take float and
+give float.
 """
 
 from __future__ import annotations
@@ -24,12 +25,20 @@ from octune.plan import Plan, Scheme
 __all__ = ["alone"]
 
 
-def alone(item: Found, scheme: Scheme, ranges: Ranges, store: WeightStore, threads: int | None) -> Callable[[], object]:
+def alone(
+    item: Found, scheme: Scheme, ranges: Ranges, store: WeightStore, threads: int | None
+) -> Callable[[], object]:
     """A call that runs the op."""
     model, moved = _graph(item)
-    seen = {moved.op.name + suffix: ranges[item.op.name + suffix] for suffix in ("", B, OUTPUT) if item.op.name + suffix in ranges}
+    seen = {
+        moved.op.name + suffix: ranges[item.op.name + suffix]
+        for suffix in ("", B, OUTPUT)
+        if item.op.name + suffix in ranges
+    }
     view = View(model)
-    graph = quantized_graph(view, [moved], Plan({moved.op.name: scheme}), Ranges(seen), store, Smoother(view, [moved]), ORT)
+    graph = quantized_graph(
+        view, [moved], Plan({moved.op.name: scheme}), Ranges(seen), store, Smoother(view, [moved]), ORT
+    )
     feed = _inputs(item, seen, moved.op.name)
     if item.op.kind == "conv" and not scheme.is_float:
         feed = _without_ends(graph, feed)
@@ -38,7 +47,9 @@ def alone(item: Found, scheme: Scheme, ranges: Ranges, store: WeightStore, threa
 
 
 def _graph(item: Found) -> tuple[Model, Found]:
-    """A graph of this node with its weights, and the op in it. The name is the op's, so that weights are found again."""
+    """A graph of this node with its weights, and the op in it. The name is the op's, so that weights are
+    found again.
+    """
     node = helper.make_node(item.node.op_type, [], ["y"], name=item.op.name)
     tensors: dict[str, Array] = {}
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, None)]
@@ -56,7 +67,9 @@ def _graph(item: Found) -> tuple[Model, Found]:
         tensors["w"] = _stored(item)
         if item.bias is not None:
             tensors["c"] = item.bias
-    graph = helper.make_graph([node], "alone", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
+    graph = helper.make_graph(
+        [node], "alone", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     return Model(proto, tensors), Found(item.op, 0, proto.graph.node[0], item.weight, item.groups, item.bias)
 
@@ -81,8 +94,12 @@ def _inputs(item: Found, seen: Mapping[str, TensorStats], name: str) -> dict[str
 def _without_ends(graph: Model, feed: dict[str, Any]) -> dict[str, Any]:
     """Cut the first Q and the last DQ away, so that integers come in and go out."""
     proto = graph.proto.graph
-    first = next((node for node in proto.node if node.op_type == "QuantizeLinear" and node.input[0] == "x"), None)
-    last = next((node for node in proto.node if node.op_type == "DequantizeLinear" and "y" in node.output), None)
+    first = next(
+        (node for node in proto.node if node.op_type == "QuantizeLinear" and node.input[0] == "x"), None
+    )
+    last = next(
+        (node for node in proto.node if node.op_type == "DequantizeLinear" and "y" in node.output), None
+    )
     if first is None or last is None:
         return feed
     kept = [node for node in proto.node if node is not first and node is not last]

@@ -19,11 +19,18 @@ from octune.backends.onnx.discover import discover
 from octune.backends.onnx.doctor import self_test
 from octune.backends.onnx.edit import Edit
 from octune.backends.onnx.graph import View, subgraphs
+from octune.backends.onnx.harm import first_order_harm
 from octune.backends.onnx.insert import OPENVINO, ORT, Dialect, quantized_graph
 from octune.backends.onnx.local import LocalErrors
 from octune.backends.onnx.observe import Taps
-from octune.backends.onnx.runtimes import OnnxModel, has_openvino, openvino_model, ort_model, outputs_by_name, temporary_folder
-from octune.backends.onnx.harm import first_order_harm
+from octune.backends.onnx.runtimes import (
+    OnnxModel,
+    has_openvino,
+    openvino_model,
+    ort_model,
+    outputs_by_name,
+    temporary_folder,
+)
 from octune.backends.onnx.smooth import Smoother
 from octune.backends.onnx.source import batch_is_free, counted, inferred, input_types, open_model
 from octune.backends.onnx.weights import WeightStore
@@ -45,7 +52,9 @@ class OnnxBackend(Backend):
 
     @classmethod
     def accepts(cls, model: object) -> bool:
-        return isinstance(model, ModelProto) or (isinstance(model, str | Path) and Path(model).suffix == ".onnx")
+        return isinstance(model, ModelProto) or (
+            isinstance(model, str | Path) and Path(model).suffix == ".onnx"
+        )
 
     def __init__(self, model: ModelProto | str | Path, settings: Settings) -> None:
         source, self._notes = open_model(model)
@@ -63,22 +72,31 @@ class OnnxBackend(Backend):
         self._note_ops()
 
     def _check_names(self, settings: Settings) -> None:
-        for wanted, there, what in ((settings.inputs, self._view.inputs, "inputs"), (settings.outputs, self._view.outputs, "outputs")):
+        for wanted, there, what in (
+            (settings.inputs, self._view.inputs, "inputs"),
+            (settings.outputs, self._view.outputs, "outputs"),
+        ):
             if wanted and set(wanted) != set(there):
                 raise UnsupportedError(
-                    f"model.{what} is {', '.join(wanted)}; the model has {', '.join(there)}. An ONNX graph is taken whole: leave it out."
+                    f"model.{what} is {', '.join(wanted)}; the model has {', '.join(there)}. An ONNX graph "
+                    "is taken whole: leave it out."
                 )
 
     def _note_ops(self) -> None:
         for node in self._view.nodes:
             inside = [inner for graph in subgraphs(node) for inner in counted(graph, KINDS)]
             if inside:
-                self._notes.append(f"{node.name} ({node.op_type}): {len(inside)} ops in the graphs inside it stay fp32")
+                self._notes.append(
+                    f"{node.name} ({node.op_type}): {len(inside)} ops in the graphs inside it stay fp32"
+                )
         self._notes += [f"{item.op.name}: {item.op.note}" for item in self._found if item.op.note]
         if not any(item.op.can("int8") for item in self._found):
-            self._notes.append("the model has no op that can be quantized (MatMul, Gemm, Conv, ConvTranspose, Gather on a table)")
+            self._notes.append(
+                "the model has no op that can be quantized (MatMul, Gemm, Conv, ConvTranspose, Gather on a "
+                "table)"
+            )
 
-    # -- what is there --------------------------------------------------------------------------------------------
+    # -- what is there ---------------------------------------------------------------------------------------
 
     def fp32_model(self) -> OnnxModel:
         return self._fp32.fresh()
@@ -99,7 +117,7 @@ class OnnxBackend(Backend):
     def resized(self, inputs: Feed, samples: int) -> Feed:
         return inputs.resized(samples) if self._splits else inputs
 
-    # -- look -----------------------------------------------------------------------------------------------------
+    # -- look ------------------------------------------------------------------------------------------------
 
     def observe(self, batches: Iterable[Feed], visit: Visit) -> None:
         taps = Taps(self._view, self._found, self._threads, splits=self._splits)
@@ -107,20 +125,25 @@ class OnnxBackend(Backend):
             try:
                 taps.show(feed, visit)
             except Exception as error:  # onnxruntime has an exception class for every status
-                raise DataError(f"The model cannot be run on the calibration data: {type(error).__name__}: {summary(error)}") from error
+                raise DataError(
+                    f"The model cannot be run on the calibration data: {type(error).__name__}: "
+                    f"{summary(error)}"
+                ) from error
 
     def harm(
         self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Feed]
     ) -> dict[tuple[str, Scheme], float]:
         found = {item.op.name: item for item in self._found}
         errors = LocalErrors(self._store, self._smoother, ranges, self._threads)
-        return first_order_harm(self._view, found, candidates, batches, errors, self._threads, splits=self._splits)
+        return first_order_harm(
+            self._view, found, candidates, batches, errors, self._threads, splits=self._splits
+        )
 
     def alone(self, op: Op, scheme: Scheme, ranges: Ranges) -> Callable[[], object]:
         item = next(item for item in self._found if item.op.name == op.name)
         return alone(item, scheme, ranges, self._store, self._threads)
 
-    # -- act ------------------------------------------------------------------------------------------------------
+    # -- act -------------------------------------------------------------------------------------------------
 
     def _graph(self, plan: Plan, ranges: Ranges, dialect: Dialect) -> Any:
         plan.check(self.ops())
@@ -133,7 +156,9 @@ class OnnxBackend(Backend):
         try:
             values = model.run(None, inputs.arrays)
         except Exception as error:
-            raise DataError(f"The model cannot be run on the data: {type(error).__name__}: {summary(error)}") from error
+            raise DataError(
+                f"The model cannot be run on the data: {type(error).__name__}: {summary(error)}"
+            ) from error
         return outputs_by_name((port.name for port in model.get_outputs()), values)
 
     def finalists(self, plan: Plan, ranges: Ranges, inputs: Feed) -> Iterator[Finalist]:
@@ -145,7 +170,9 @@ class OnnxBackend(Backend):
         with temporary_folder() as folder:
             path = Path(folder) / storage.GRAPH
             storage.write_graph(graph, path)
-            yield Finalist("openvino", openvino_model(graph, path, self._threads, keep=self._graph(plan, ranges, ORT)))
+            yield Finalist(
+                "openvino", openvino_model(graph, path, self._threads, keep=self._graph(plan, ranges, ORT))
+            )
 
     @contextlib.contextmanager
     def capture(self, model: OnnxModel) -> Iterator[list[Feed]]:
@@ -165,7 +192,11 @@ class OnnxBackend(Backend):
         digest = hashlib.sha256(self._view.model.proto.SerializeToString(deterministic=True))
         for name, array in sorted(self._view.model.tensors.items()):
             digest.update(name.encode())
-            digest.update(np.asarray(array, order="C").view(np.uint8).data if array.size and array.ndim else array.tobytes())
+            digest.update(
+                np.asarray(array, order="C").view(np.uint8).data
+                if array.size and array.ndim
+                else array.tobytes()
+            )
         return digest.hexdigest()
 
     def size(self, model: OnnxModel) -> int:
@@ -173,14 +204,19 @@ class OnnxBackend(Backend):
             raise ModelError("The size of a loaded model is that of its files.")
         return model.graph.nbytes
 
-    # -- keep -----------------------------------------------------------------------------------------------------
+    # -- keep ------------------------------------------------------------------------------------------------
 
     def save(self, model: OnnxModel, plan: Plan, folder: Path) -> dict[str, Any]:
         return storage.save(model, folder)
 
     @classmethod
     def load(
-        cls, folder: Path, metadata: Mapping[str, Any], factory: Callable[[], Any] | None = None, *, limit_again: bool = False
+        cls,
+        folder: Path,
+        metadata: Mapping[str, Any],
+        factory: Callable[[], Any] | None = None,
+        *,
+        limit_again: bool = False,
     ) -> OnnxModel:
         return storage.load(folder, metadata)
 

@@ -1,7 +1,7 @@
 """Any form of batch becomes a :class:`Feed`: arrays by input name, in the model's own types.
 
-A tensor or array is the one input; a tuple ``(inputs, label)`` is split; a longer tuple goes by position; a dict goes by name, and
-labels inside it are taken as the label.
+A tensor or array is the one input; a tuple ``(inputs, label)`` is split; a longer tuple goes by position; a
+dict goes by name, and labels inside it are taken as the label.
 """
 
 from __future__ import annotations
@@ -44,7 +44,12 @@ class Feed:
         size = self.batch_size
 
         def cut(start: int) -> Feed:
-            return Feed({name: a[start : start + rows] if a.ndim and len(a) == size else a for name, a in self.arrays.items()})
+            return Feed(
+                {
+                    name: a[start : start + rows] if a.ndim and len(a) == size else a
+                    for name, a in self.arrays.items()
+                }
+            )
 
         return [self] if rows >= size else [cut(start) for start in range(0, size, rows)]
 
@@ -84,7 +89,8 @@ class Splitter:
         if len(batch) == count + 1:
             return self._by_position(batch[:-1]), batch[-1]
         raise DataError(
-            f"A batch is a tuple of {len(batch)}, and the model has {count} inputs ({', '.join(self._names)}). "
+            f"A batch is a tuple of {len(batch)}, and the model has {count} inputs "
+            f"({', '.join(self._names)}). "
             "Expected (inputs, label), where inputs is an array, a tuple of all inputs or a dict by name."
         )
 
@@ -93,19 +99,26 @@ class Splitter:
             missing = [name for name in self._names if name not in value]
             if missing:
                 raise DataError(
-                    f"A batch has the keys {list(value)}; the model also needs {', '.join(missing)}. Its inputs: {', '.join(self._names)}."
+                    f"A batch has the keys {list(value)}; the model also needs {', '.join(missing)}. Its "
+                    f"inputs: {', '.join(self._names)}."
                 )
             label = next((value[name] for name in LABELS if name in value and name not in self._names), None)
             return Feed({name: self._array(value[name], name) for name in self._names}), label
         if isinstance(value, list | tuple) and len(self._names) > 1:
             return self._by_position(value), None
         if len(self._names) != 1:
-            raise DataError(f"A batch is one {type(value).__name__}, and the model has the inputs {', '.join(self._names)}. Give a dict.")
+            raise DataError(
+                f"A batch is one {type(value).__name__}, and the model has the inputs "
+                f"{', '.join(self._names)}. Give a dict."
+            )
         return Feed({self._names[0]: self._array(value, self._names[0])}), None
 
     def _by_position(self, values: Sequence[Any]) -> Feed:
         if len(values) != len(self._names):
-            raise DataError(f"A batch has {len(values)} inputs, and the model has {len(self._names)}: {', '.join(self._names)}.")
+            raise DataError(
+                f"A batch has {len(values)} inputs, and the model has {len(self._names)}: "
+                f"{', '.join(self._names)}."
+            )
         return Feed({name: self._array(value, name) for name, value in zip(self._names, values, strict=True)})
 
     def _array(self, value: Any, name: str) -> Array:
@@ -113,8 +126,13 @@ class Splitter:
         try:
             array = np.asarray(detached)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise DataError(f"A batch holds {name} as a {type(value).__name__}, which is no array: {error}") from error
+            raise DataError(
+                f"A batch holds {name} as a {type(value).__name__}, which is no array: {error}"
+            ) from error
         wanted = self._types.get(name)
         if array.dtype == object or (array.dtype.kind in "US" and wanted is not None):
-            raise DataError(f"A batch holds {name} as {type(value).__name__} of {array.dtype}. Expected numbers; tokenize text first.")
+            raise DataError(
+                f"A batch holds {name} as {type(value).__name__} of {array.dtype}. Expected numbers; "
+                "tokenize text first."
+            )
         return array if wanted is None or array.dtype == wanted else array.astype(wanted)

@@ -1,4 +1,6 @@
-"""A BatchNorm right after a convolution is a scale and a shift of its output channels: both go into its weights."""
+"""A BatchNorm right after a convolution is a scale and a shift of its output channels: both go into its
+weights.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,11 @@ def fold_batchnorms(view: View) -> int:
     """Fold in place where nothing else reads the convolution's output; return how many went."""
     gone: set[int] = set()
     for index, node in enumerate(view.nodes):
-        if node.op_type != "BatchNormalization" or attribute(node, "training_mode", 0) or len([o for o in node.output if o]) > 1:
+        if (
+            node.op_type != "BatchNormalization"
+            or attribute(node, "training_mode", 0)
+            or len([o for o in node.output if o]) > 1
+        ):
             continue
         producer = view.producer(node.input[0])
         if producer is None or view.only_reader(node.input[0]) != index:
@@ -24,7 +30,11 @@ def fold_batchnorms(view: View) -> int:
         weight = view.constant(conv.input[1]) if conv.op_type in ("Conv", "ConvTranspose") else None
         bias = view.constant(conv.input[2]) if len(conv.input) > 2 and conv.input[2] else None
         known = [p for p in (*parameters, weight) if p is not None]
-        if len(known) == 5 and weight is not None and (bias is not None or len(conv.input) < 3 or not conv.input[2]):
+        if (
+            len(known) == 5
+            and weight is not None
+            and (bias is not None or len(conv.input) < 3 or not conv.input[2])
+        ):
             _fold(view, conv, node, weight, bias, [p.astype(np.float64) for p in known[:4]])
             gone.add(index)
     if gone:
@@ -32,7 +42,9 @@ def fold_batchnorms(view: View) -> int:
     return len(gone)
 
 
-def _fold(view: View, conv: NodeProto, norm: NodeProto, weight: Array, bias: Array | None, parameters: list[Array]) -> None:
+def _fold(
+    view: View, conv: NodeProto, norm: NodeProto, weight: Array, bias: Array | None, parameters: list[Array]
+) -> None:
     scale, shift, mean, variance = parameters
     factor = scale / np.sqrt(variance + attribute(norm, "epsilon", 1e-5))
     if conv.op_type == "Conv":

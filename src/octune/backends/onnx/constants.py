@@ -1,7 +1,7 @@
 """What a graph computes from constants alone is computed once, and kept as a constant.
 
-Exporters leave sizes, axes and paddings as chains of small nodes; what such a chain gives must be known to see what a node does.
-Weights are not touched: only small tensors take part.
+Exporters leave sizes, axes and paddings as chains of small nodes; what such a chain gives must be known to
+see what a node does. Weights are not touched: only small tensors take part.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ __all__ = ["fold_constants"]
 
 log = logging.getLogger("octune")
 SMALL = 1 << 14  # bytes
-CHANCE = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
+CHANCE = {
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+    "Multinomial",
+    "Bernoulli",
+    "Dropout",
+}
 
 
 def fold_constants(view: View) -> int:
@@ -30,11 +38,16 @@ def fold_constants(view: View) -> int:
         return 0
     try:
         values = _values(view, [view.nodes[index] for index in chain], known)
-    except Exception:  # a courtesy: the graph is as right without it, and onnxruntime has an exception class for every status
+    # A courtesy: the graph is right without it, and onnxruntime has an exception class for every status.
+    except Exception:
         log.debug("constants could not be folded", exc_info=True)
         return 0
-    gone = {index for index in chain if all(_is_small(values[name]) for name in view.nodes[index].output if name)}
-    view.model.tensors.update({name: values[name] for index in gone for name in view.nodes[index].output if name})
+    gone = {
+        index for index in chain if all(_is_small(values[name]) for name in view.nodes[index].output if name)
+    }
+    view.model.tensors.update(
+        {name: values[name] for index in gone for name in view.nodes[index].output if name}
+    )
     view.keep(lambda index: index not in gone)
     return len(gone)
 
@@ -44,14 +57,19 @@ def _computable(view: View, known: set[str]) -> list[int]:
     found: list[int] = []
     for index, node in enumerate(view.nodes):
         plain = node.domain in ("", "ai.onnx") and node.op_type not in CHANCE and not any(subgraphs(node))
-        if plain and all(name in known for name in node.input if name) and not set(node.output) & set(view.outputs):
+        if (
+            plain
+            and all(name in known for name in node.input if name)
+            and not set(node.output) & set(view.outputs)
+        ):
             known.update(name for name in node.output if name)
             found.append(index)
     return found
 
 
 def _is_small(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype.kind in "fiub" and value.nbytes <= SMALL  # not a sequence, not strings
+    # not a sequence, not strings
+    return isinstance(value, np.ndarray) and value.dtype.kind in "fiub" and value.nbytes <= SMALL
 
 
 def _values(view: View, nodes: list[NodeProto], known: dict[str, Array]) -> dict[str, Any]:

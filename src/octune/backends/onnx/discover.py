@@ -39,9 +39,11 @@ SMALL_TABLE = 1 << 14
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """An op and the node that computes it. ``weight`` is (outputs, inputs of a group, ...), a view of the stored tensor.
+    """An op and the node that computes it. ``weight`` is (outputs, inputs of a group, ...), a view of the
+    stored tensor.
 
-    ``x`` is the activation that is quantized, ``b`` the second one of a product of two. ``bias`` is its constant, if there is one.
+    ``x`` is the activation that is quantized, ``b`` the second one of a product of two. ``bias`` is its
+    constant, if there is one.
     """
 
     op: Op
@@ -99,7 +101,12 @@ def _found(view: View, index: int, node: NodeProto) -> Found | None:
 def _matmul(view: View, index: int, node: NodeProto) -> Found:
     left, weight = view.constant(node.input[0]), view.constant(node.input[1])
     if left is not None:
-        return _left(index, node, "matmul", "its first operand is the constant one, and kernels want the weights second")
+        return _left(
+            index,
+            node,
+            "matmul",
+            "its first operand is the constant one, and kernels want the weights second",
+        )
     if weight is None:
         types = {view.elem_type(name) for name in (*node.input, *node.output)} - {0}
         if types - {TensorProto.FLOAT}:
@@ -132,7 +139,14 @@ def _gemm(view: View, index: int, node: NodeProto) -> Found:
         if bias.size != 1:
             return _left(index, node, "gemm", "its bias differs between the rows of its input")
         bias = np.full(weight.shape[0], bias.reshape(-1)[0], bias.dtype)
-    return _weighted(index, node, "gemm", weight, bias=None if bias is None else bias.reshape(-1), signature=f"Gemm{list(weight.shape)}")
+    return _weighted(
+        index,
+        node,
+        "gemm",
+        weight,
+        bias=None if bias is None else bias.reshape(-1),
+        signature=f"Gemm{list(weight.shape)}",
+    )
 
 
 def _conv(view: View, index: int, node: NodeProto) -> Found:
@@ -149,12 +163,26 @@ def _conv(view: View, index: int, node: NodeProto) -> Found:
             return _left(index, node, kind, f"it has {groups} groups, for which there is no int8 kernel")
         weight = weight.swapaxes(0, 1)
     settings = [f"{item.name}={attribute(node, item.name)}" for item in node.attribute]
-    return _weighted(index, node, kind, weight, groups, bias, signature=f"{node.op_type}{list(weight.shape)} {' '.join(settings)}")
+    return _weighted(
+        index,
+        node,
+        kind,
+        weight,
+        groups,
+        bias,
+        signature=f"{node.op_type}{list(weight.shape)} {' '.join(settings)}",
+    )
 
 
 def _embedding(view: View, index: int, node: NodeProto) -> Found | None:
     table = view.constant(node.input[0])
-    if table is None or table.ndim != 2 or table.dtype.kind != "f" or table.size < SMALL_TABLE or attribute(node, "axis", 0) != 0:
+    if (
+        table is None
+        or table.ndim != 2
+        or table.dtype.kind != "f"
+        or table.size < SMALL_TABLE
+        or attribute(node, "axis", 0) != 0
+    ):
         return None
     if view.constant(node.input[1]) is not None:
         return None
@@ -162,13 +190,22 @@ def _embedding(view: View, index: int, node: NodeProto) -> Found | None:
 
 
 def _weighted(
-    index: int, node: NodeProto, kind: str, weight: Array, groups: int = 1, bias: Array | None = None, *, signature: str
+    index: int,
+    node: NodeProto,
+    kind: str,
+    weight: Array,
+    groups: int = 1,
+    bias: Array | None = None,
+    *,
+    signature: str,
 ) -> Found:
     if weight.dtype != np.float32:
         return _left(index, node, kind, f"its weight is {weight.dtype}; float32 is expected")
     if not np.isfinite(weight).all():
         return _left(index, node, kind, "its weight holds infinities or NaN")
-    return Found(Op(node.name, kind, SCHEMES[kind], int(weight.size), signature), index, node, weight, groups, bias)
+    return Found(
+        Op(node.name, kind, SCHEMES[kind], int(weight.size), signature), index, node, weight, groups, bias
+    )
 
 
 def _left(index: int, node: NodeProto, kind: str, why: str) -> Found:

@@ -1,4 +1,6 @@
-"""Which number formats are fast in ONNX Runtime and OpenVINO on this machine, measured on one matrix product."""
+"""Which number formats are fast in ONNX Runtime and OpenVINO on this machine, measured on one matrix
+product.
+"""
 
 from __future__ import annotations
 
@@ -40,4 +42,6 @@ def self_test(backend_of: Callable[[ModelProto], Backend]) -> SelfTest:
         return lambda: model.run(None, feed.arrays)
 
     times = interleaved({name: call(model) for name, model in models.items()}, warmup=5, iterations=30)
-    return SelfTest({name: times["fp32"].median_ms / timed.median_ms for name, timed in times.items() if name != "fp32"})
+    return SelfTest(
+        {name: times["fp32"].median_ms / timed.median_ms for name, timed in times.items() if name != "fp32"}
+    )

@@ -31,7 +31,11 @@ class Edit:
         self._start: list[NodeProto] = []
         self._renamed: dict[str, str] = {}
         self._made: set[str] = set()  # what added nodes give
-        self._taken: set[str] = {*view.model.tensors, *view.inputs, *(name for node in view.nodes for name in node.output)}
+        self._taken: set[str] = {
+            *view.model.tensors,
+            *view.inputs,
+            *(name for node in view.nodes for name in node.output),
+        }
         self._taken.update(name for node in view.nodes for inner in subgraphs(node) for name in _names(inner))
         self.outputs: list[Any] = []
         self.inputs: list[Any] = []
@@ -60,9 +64,13 @@ class Edit:
         """Put other nodes in a node's place."""
         self._nodes[index] = list(nodes)
 
-    def after(self, tensor: str, op_type: str, inputs: Sequence[str], *outputs: str, **attributes: Any) -> str:
+    def after(
+        self, tensor: str, op_type: str, inputs: Sequence[str], *outputs: str, **attributes: Any
+    ) -> str:
         """Add a node as soon as a tensor is there; returns its first output."""
-        made = helper.make_node(op_type, list(inputs), list(outputs), name=f"{outputs[0]}/{op_type}", **attributes)
+        made = helper.make_node(
+            op_type, list(inputs), list(outputs), name=f"{outputs[0]}/{op_type}", **attributes
+        )
         there = self.view.producer(tensor) is None and tensor not in self._made
         (self._start if there else self._after.setdefault(tensor, [])).append(made)
         self._made.update(outputs)
@@ -70,7 +78,9 @@ class Edit:
 
     def start(self, op_type: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
         """Add a node that needs only stored tensors."""
-        self._start.append(helper.make_node(op_type, list(inputs), [output], name=f"{output}/{op_type}", **attributes))
+        self._start.append(
+            helper.make_node(op_type, list(inputs), [output], name=f"{output}/{op_type}", **attributes)
+        )
         return output
 
     def insert(self, tensor: str, op_type: str, other: str) -> None:
@@ -81,10 +91,14 @@ class Edit:
             raise ValueError(f"{tensor} has no producer")
         node = self.node(index)
         node.output[:] = [raw if name == tensor else name for name in node.output]
-        self._after.setdefault(raw, []).append(helper.make_node(op_type, [raw, other], [tensor], name=f"{raw}/{op_type}"))
+        self._after.setdefault(raw, []).append(
+            helper.make_node(op_type, [raw, other], [tensor], name=f"{raw}/{op_type}")
+        )
 
     def take_over(self, tensor: str, quantized: str, dequantized: str) -> None:
-        """From now on ``tensor`` is what ``dequantized`` was: all its readers get that, and only ``quantized`` reads the original."""
+        """From now on ``tensor`` is what ``dequantized`` was: all its readers get that, and only
+        ``quantized`` reads the original.
+        """
         raw = self.name(f"{tensor}/float")
         index = self.view.producer(tensor)
         if index is None:
@@ -148,10 +162,19 @@ class Edit:
         proto.graph.output.extend(outputs)
         proto.graph.initializer.extend(item for item in source.graph.initializer if item.name in needed)
         proto.graph.sparse_initializer.extend(source.graph.sparse_initializer)
-        return Model(proto, {name: array for name, array in {**self.view.model.tensors, **self.tensors}.items() if name in needed})
+        return Model(
+            proto,
+            {
+                name: array
+                for name, array in {**self.view.model.tensors, **self.tensors}.items()
+                if name in needed
+            },
+        )
 
 
 def _names(graph: Any) -> set[str]:
     """All names inside a subgraph."""
-    names = {item.name for item in (*graph.input, *graph.initializer)} | {name for node in graph.node for name in node.output}
+    names = {item.name for item in (*graph.input, *graph.initializer)} | {
+        name for node in graph.node for name in node.output
+    }
     return names.union(*(_names(inner) for node in graph.node for inner in subgraphs(node)))

@@ -2,8 +2,8 @@
 
     proto = to_onnx(module, batch)
 
-TorchScript's exporter is used: it needs nothing but torch and onnx. Inputs are those of the first batch; batch and sequence
-lengths stay free. For TensorFlow see ``from_tensorflow``.
+TorchScript's exporter is used: it needs nothing but torch and onnx. Inputs are those of the first batch;
+batch and sequence lengths stay free. For TensorFlow see ``from_tensorflow``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ CLOSE = 1e-3
 
 
 def to_onnx(model: Any, batch: Any, settings: Settings | None = None) -> ModelProto | str | Path:
-    """The model as ONNX; raises UnsupportedError if it cannot be exported, or computes something else then."""
+    """The model as ONNX; raises UnsupportedError if it cannot be exported, or computes something else
+    then.
+    """
     if isinstance(model, ModelProto | str | Path):
         return model
     if "torch" in sys.modules and isinstance(model, sys.modules["torch"].nn.Module):
@@ -40,7 +42,9 @@ def to_onnx(model: Any, batch: Any, settings: Settings | None = None) -> ModelPr
         made, inputs, wanted = from_tensorflow(model, settings or Settings(), batch)
     else:
         kind = f"{type(model).__module__}.{type(model).__qualname__}"
-        raise UnsupportedError(f"model.target is onnx, and the model is a {kind}. Expected a model of PyTorch or TensorFlow.")
+        raise UnsupportedError(
+            f"model.target is onnx, and the model is a {kind}. Expected a model of PyTorch or TensorFlow."
+        )
     _check_answers(made, inputs, wanted)
     return made
 
@@ -61,10 +65,16 @@ def _exported(model: Any, batch: Any) -> tuple[ModelProto, dict[str, Any], dict[
     written_out: Any = getattr(copied, "set_attn_implementation", None)
     if written_out is not None:  # attention in single steps is what runtimes know how to fuse
         written_out("eager")
-    names = [name for name, p in inspect.signature(copied.forward).parameters.items() if p.kind is not p.VAR_POSITIONAL]
+    names = [
+        name
+        for name, p in inspect.signature(copied.forward).parameters.items()
+        if p.kind is not p.VAR_POSITIONAL
+    ]
     names += [f"input_{position}" for position in range(len(names), len(call.args))]
     tensors = {
-        name: value for name, value in (*zip(names, call.args, strict=False), *call.kwargs.items()) if isinstance(value, torch.Tensor)
+        name: value
+        for name, value in (*zip(names, call.args, strict=False), *call.kwargs.items())
+        if isinstance(value, torch.Tensor)
     }
     with torch.inference_mode():
         wanted = named_outputs(call(copied))
@@ -80,11 +90,21 @@ def _exported(model: Any, batch: Any) -> tuple[ModelProto, dict[str, Any], dict[
             given = dict(zip(tensors, values, strict=True))
             args = [given.get(name, value) for name, value in zip(names, call.args, strict=False)]
             made = self.inner(*args, **{name: given.get(name, value) for name, value in call.kwargs.items()})
-            made = list(made.values()) if isinstance(made, Mapping) else made if isinstance(made, list | tuple) else [made]
+            made = (
+                list(made.values())
+                if isinstance(made, Mapping)
+                else made
+                if isinstance(made, list | tuple)
+                else [made]
+            )
             return tuple(value for value in made if isinstance(value, torch.Tensor))
 
     axes = {name: _free(tensor) for name, tensor in tensors.items()} | {name: {0: "batch"} for name in wanted}
-    with tempfile.TemporaryDirectory(prefix="octune-export-") as folder, warnings.catch_warnings(), torch.no_grad():
+    with (
+        tempfile.TemporaryDirectory(prefix="octune-export-") as folder,
+        warnings.catch_warnings(),
+        torch.no_grad(),
+    ):
         warnings.simplefilter("ignore")
         path = Path(folder) / "model.onnx"
         try:
@@ -111,11 +131,19 @@ def _exported(model: Any, batch: Any) -> tuple[ModelProto, dict[str, Any], dict[
 
 def _free(tensor: Any) -> dict[int, str]:
     """Which dimensions stay free: the batch, and the sequence of token ids."""
-    return {0: "batch", 1: "sequence"} if tensor.ndim == 2 and not tensor.is_floating_point() else {0: "batch"} if tensor.ndim else {}
+    return (
+        {0: "batch", 1: "sequence"}
+        if tensor.ndim == 2 and not tensor.is_floating_point()
+        else {0: "batch"}
+        if tensor.ndim
+        else {}
+    )
 
 
 def _check_answers(made: ModelProto, inputs: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """An exporter that follows one path through the model may lose another: what it made must answer as the model does."""
+    """An exporter that follows one path through the model may lose another: what it made must answer as the
+    model does.
+    """
     from octune.backends.onnx.runtimes import session
     from octune.backends.onnx.source import open_model
 
@@ -126,5 +154,6 @@ def _check_answers(made: ModelProto, inputs: dict[str, Any], wanted: dict[str, A
         largest = max(1.0, float(np.abs(array).max(initial=0.0)))
         if array.shape != value.shape or not np.allclose(array, value, rtol=CLOSE, atol=CLOSE * largest):
             raise UnsupportedError(
-                f"Exported to ONNX, the model gives another {name!r} for the first batch. Export it yourself, or leave model.target out."
+                f"Exported to ONNX, the model gives another {name!r} for the first batch. Export it "
+                "yourself, or leave model.target out."
             )

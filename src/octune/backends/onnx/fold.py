@@ -3,8 +3,9 @@
     fold = find_fold(view, ops_by_node, tensor, channels=768, axis=-1)
     fold.channels, fold.constants, fold.target
 
-Scaling an op's output channels is free: they have weights of their own. The way from the op to the tensor may lead through whatever
-keeps channels apart and commutes with positive factors: ReLU, pooling, flattening, an added bias.
+Scaling an op's output channels is free: they have weights of their own. The way from the op to the tensor may
+lead through whatever keeps channels apart and commutes with positive factors: ReLU, pooling, flattening, an
+added bias.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ POOLING = {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """What to multiply: constants by (node, input slot) along an axis, and the output channels of ``target``, if it is an op.
+    """What to multiply: constants by (node, input slot) along an axis, and the output channels of ``target``,
+    if it is an op.
 
     ``channels`` may be fewer than the tensor's: behind a Flatten, neighbours belong to the same channel.
     """
@@ -37,7 +39,9 @@ class Fold:
 
 
 def find_fold(view: View, ops: Mapping[int, Found], tensor: str, channels: int, axis: int) -> Fold | None:
-    """The way back from a tensor that only the caller reads, to where its channels can be scaled. None if there is none."""
+    """The way back from a tensor that only the caller reads, to where its channels can be scaled. None if
+    there is none.
+    """
     constants: list[tuple[int, int, int]] = []
     flattened = False
     while True:
@@ -76,7 +80,9 @@ def find_fold(view: View, ops: Mapping[int, Found], tensor: str, channels: int, 
 
 def _spatial(view: View, node: NodeProto, axis: int) -> tuple[str | None, int]:
     """The input of a node that treats every channel alike, and where the channels are in it."""
-    if node.op_type in ELEMENTWISE and not (node.op_type == "LeakyRelu" and attribute(node, "alpha", 0.01) < 0):
+    if node.op_type in ELEMENTWISE and not (
+        node.op_type == "LeakyRelu" and attribute(node, "alpha", 0.01) < 0
+    ):
         return node.input[0], axis
     if node.op_type in POOLING and axis == 1:
         return node.input[0], axis
@@ -85,7 +91,12 @@ def _spatial(view: View, node: NodeProto, axis: int) -> tuple[str | None, int]:
         if axes is None and len(node.input) > 1:
             axes = view.constant(node.input[1])
         rank = view.rank(node.input[0])
-        spatial = axes is not None and rank is not None and rank > 2 and {int(a) % rank for a in axes} == set(range(2, rank))
+        spatial = (
+            axes is not None
+            and rank is not None
+            and rank > 2
+            and {int(a) % rank for a in axes} == set(range(2, rank))
+        )
         if spatial and (axis == 1 or not attribute(node, "keepdims", 1)):
             return node.input[0], 1
     return None, axis
@@ -101,10 +112,14 @@ def _is_flatten(view: View, node: NodeProto) -> bool:
 
 
 def _normalisation(view: View, node: NodeProto, channels: int, axis: int) -> list[int]:
-    """The input slots of a normalisation's scale and shift, if they are constant and run over these channels."""
+    """The input slots of a normalisation's scale and shift, if they are constant and run over these
+    channels.
+    """
     if node.op_type == "LayerNormalization":
         rank = view.rank(node.input[0])
-        over_last = attribute(node, "axis", -1) == -1 or (rank is not None and attribute(node, "axis", -1) == rank - 1)
+        over_last = attribute(node, "axis", -1) == -1 or (
+            rank is not None and attribute(node, "axis", -1) == rank - 1
+        )
         if axis != -1 or not over_last:
             return []
     elif node.op_type not in ("BatchNormalization", "InstanceNormalization") or axis != 1:

@@ -2,7 +2,8 @@
 
     proto = from_tensorflow(model, settings, batch)
 
-The converter keeps many copies of a graph: BERT-base takes more than 16 GB. A model that would not fit is refused before it is tried.
+The converter keeps many copies of a graph: BERT-base takes more than 16 GB. A model that would not fit is
+refused before it is tried.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ COPIES = 60  # of all weights, at the worst moment
 LEAVE_OUT = "or leave model.target out."
 
 
-def from_tensorflow(model: Any, settings: Settings, batch: Any) -> tuple[ModelProto, dict[str, Any], dict[str, Any]]:
+def from_tensorflow(
+    model: Any, settings: Settings, batch: Any
+) -> tuple[ModelProto, dict[str, Any], dict[str, Any]]:
     """The model as ONNX, with the inputs of a batch and what TensorFlow answers to them, by name."""
     try:
         import tf2onnx
@@ -38,16 +41,17 @@ def from_tensorflow(model: Any, settings: Settings, batch: Any) -> tuple[ModelPr
             f"pip install tf2onnx, {LEAVE_OUT}"
         ) from error
     from octune.backends.tensorflow.batches import Splitter
+    from octune.backends.tensorflow.graph.sessions import new_session
     from octune.backends.tensorflow.model.freeze import as_graph
     from octune.backends.tensorflow.model.kinds import take
     from octune.backends.tensorflow.model.pipeline import Pipeline
-    from octune.backends.tensorflow.graph.sessions import new_session
 
     taken = take(model, settings)
     frozen = taken.frozen
     if Pipeline.of(frozen) is not None:
         raise UnsupportedError(
-            "model.target is onnx, and the graph reads its own file through an iterator, which ONNX does not have. "
+            "model.target is onnx, and the graph reads its own file through an iterator, which ONNX does not "
+            "have. "
             f"Give a graph that takes tensors, {LEAVE_OUT}"
         )
     _check_memory(sum(node.attr["value"].ByteSize() for node in frozen.graph_def.node if node.op == "Const"))
@@ -57,7 +61,10 @@ def from_tensorflow(model: Any, settings: Settings, batch: Any) -> tuple[ModelPr
     with _silent():
         try:
             made, _ = tf2onnx.convert.from_graph_def(
-                frozen.graph_def, input_names=list(frozen.inputs.values()), output_names=list(frozen.outputs.values()), opset=OPSET
+                frozen.graph_def,
+                input_names=list(frozen.inputs.values()),
+                output_names=list(frozen.outputs.values()),
+                opset=OPSET,
             )
         except Exception as error:  # it raises whatever its handlers meet
             raise UnsupportedError(
@@ -76,8 +83,10 @@ def _check_memory(weights: int) -> None:
     available = int(lines.get("MemAvailable", "0 kB").split()[0]) * 1024
     if available and COPIES * weights > available:
         raise UnsupportedError(
-            f"model.target is onnx: tf2onnx needs about {COPIES * weights / 1e9:.0f} GB for {weights / 1e9:.1f} GB of weights, "
-            f"and {available / 1e9:.0f} GB are free. Convert it on a larger machine and give the .onnx file, {LEAVE_OUT}"
+            f"model.target is onnx: tf2onnx needs about {COPIES * weights / 1e9:.0f} GB for "
+            f"{weights / 1e9:.1f} GB of weights, "
+            f"and {available / 1e9:.0f} GB are free. Convert it on a larger machine and give the .onnx file, "
+            f"{LEAVE_OUT}"
         )
 
 

@@ -4,8 +4,8 @@
     view = View(model)
     view.producer("hidden"), view.readers("hidden"), view.constant("weight")
 
-Weights never travel through protobuf: a variant of a model is another light graph over the same arrays, and a model of more
-than 2 GB is like any other.
+Weights never travel through protobuf: a variant of a model is another light graph over the same arrays, and a
+model of more than 2 GB is like any other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ INLINE = 1024
 
 @dataclass
 class Model:
-    """A graph and its tensors. ``proto.graph.initializer`` holds only what numpy cannot (strings, 4-bit numbers)."""
+    """A graph and its tensors. ``proto.graph.initializer`` holds only what numpy cannot (strings, 4-bit
+    numbers).
+    """
 
     proto: ModelProto
     tensors: dict[str, Array] = field(default_factory=dict)
@@ -37,7 +39,9 @@ class Model:
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors."""
-        return sum(array.nbytes for array in self.tensors.values()) + sum(len(t.raw_data) for t in self.proto.graph.initializer)
+        return sum(array.nbytes for array in self.tensors.values()) + sum(
+            len(t.raw_data) for t in self.proto.graph.initializer
+        )
 
     def skeleton(self) -> tuple[ModelProto, dict[str, Array]]:
         """A protobuf in which large tensors are declared as external, and those tensors."""
@@ -56,7 +60,9 @@ class Model:
         """One protobuf with everything in it. Only for models below 2 GB."""
         proto = ModelProto()
         proto.CopyFrom(self.proto)
-        proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(a, order="C"), name) for name, a in self.tensors.items())
+        proto.graph.initializer.extend(
+            numpy_helper.from_array(np.asarray(a, order="C"), name) for name, a in self.tensors.items()
+        )
         return proto
 
 
@@ -134,7 +140,9 @@ class View:
         return readers[0] if len(readers) == 1 and tensor not in self.outputs else None
 
     def constant(self, tensor: str) -> Array | None:
-        """The value of a tensor that does not depend on any input, where simple nodes lead to it from a stored one."""
+        """The value of a tensor that does not depend on any input, where simple nodes lead to it from a
+        stored one.
+        """
         if tensor not in self._constants:
             self._constants[tensor] = self._constant(tensor)
         return self._constants[tensor]
@@ -145,7 +153,14 @@ class View:
         if stored is not None or index is None:
             return stored
         node = self.nodes[index]
-        if node.op_type not in ("Identity", "Transpose", "Cast", "Reshape", "Unsqueeze", "Squeeze") or node.domain not in ("", "ai.onnx"):
+        if node.op_type not in (
+            "Identity",
+            "Transpose",
+            "Cast",
+            "Reshape",
+            "Unsqueeze",
+            "Squeeze",
+        ) or node.domain not in ("", "ai.onnx"):
             return None
         source = self.constant(node.input[0])
         return None if source is None else self._evaluated(node, source)
@@ -162,7 +177,9 @@ class View:
         if node.op_type == "Reshape":
             if argument is None or (0 in argument and attribute(node, "allowzero", 0)):
                 return None
-            return source.reshape([source.shape[i] if size == 0 else int(size) for i, size in enumerate(argument)])
+            return source.reshape(
+                [source.shape[i] if size == 0 else int(size) for i, size in enumerate(argument)]
+            )
         if argument is None and len(node.input) > 1:
             return None
         axes = None if argument is None else tuple(int(axis) for axis in argument)

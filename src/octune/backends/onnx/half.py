@@ -1,4 +1,5 @@
-"""Models in fp16, computed in fp32: fp16 has no CPU kernels worth the name, and Q/DQ nodes of opset 13 know fp32 alone.
+"""Models in fp16, computed in fp32: fp16 has no CPU kernels worth the name, and Q/DQ nodes of opset 13 know
+fp32 alone.
 
 in_fp32(model, notes)       # weights, casts and constants; inputs and outputs keep their type
 """
@@ -16,7 +17,9 @@ HALF, FULL = TensorProto.FLOAT16, TensorProto.FLOAT
 
 
 def in_fp32(model: Model, notes: list[str]) -> None:
-    """Widen an fp16 model. Weights that are stored in fp16 and cast to fp32 by the graph itself count as fp32 already."""
+    """Widen an fp16 model. Weights that are stored in fp16 and cast to fp32 by the graph itself count as fp32
+    already.
+    """
     graph = model.proto.graph
     halves = [name for name, array in model.tensors.items() if array.dtype == np.float16]
     if not halves and not _is_half(graph):
@@ -40,7 +43,10 @@ def in_fp32(model: Model, notes: list[str]) -> None:
     nodes = [*before, *graph.node, *after]
     del graph.node[:]
     graph.node.extend(nodes)
-    notes.append(f"the model is in fp16 ({len(halves)} tensors): it is computed in fp32, which is what it is compared with")
+    notes.append(
+        f"the model is in fp16 ({len(halves)} tensors): it is computed in fp32, which is what it is compared "
+        "with"
+    )
 
 
 def _is_half(graph: GraphProto) -> bool:
@@ -50,7 +56,9 @@ def _is_half(graph: GraphProto) -> bool:
 def _widen(graph: GraphProto) -> None:
     for tensor in graph.initializer:
         if tensor.data_type == HALF:
-            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
+            tensor.CopyFrom(
+                numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name)
+            )
     for item in graph.value_info:
         if item.type.tensor_type.elem_type == HALF:
             item.type.tensor_type.elem_type = FULL
@@ -68,7 +76,9 @@ def _widen_node(node: NodeProto) -> None:
         if item.name in ("to", "dtype") and item.i == HALF:
             item.i = FULL
         elif item.HasField("t") and item.t.data_type == HALF:
-            item.t.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(item.t).astype(np.float32), item.t.name))
+            item.t.CopyFrom(
+                numpy_helper.from_array(numpy_helper.to_array(item.t).astype(np.float32), item.t.name)
+            )
 
 
 def _rename_inputs(graph: GraphProto, old: str, new: str) -> None:

@@ -1,11 +1,11 @@
 """Harm of every op in every scheme, without building a model for any of them.
 
-To first order, an error at an op's output moves the model's output in proportion. So the error of every scheme is computed at the op
-itself (see ``local``), and how much of it reaches the output is measured once for each op: a small part of a typical error is fed into
-the fp32 model at that place (see ``push``).
+To first order, an error at an op's output moves the model's output in proportion. So the error of every
+scheme is computed at the op itself (see ``local``), and how much of it reaches the output is measured once
+for each op: a small part of a typical error is fed into the fp32 model at that place (see ``push``).
 
-Errors are measured by channel, relative to what the channel carries: a channel that is a hundred times larger is read by weights that
-are a hundred times smaller.
+Errors are measured by channel, relative to what the channel carries: a channel that is a hundred times larger
+is read by weights that are a hundred times smaller.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from octune.backends.onnx.local import LocalErrors
 from octune.backends.onnx.observe import activated, tapped
 from octune.backends.onnx.push import Pushes
 from octune.backends.onnx.runtimes import session
+from octune.harm import output_change
 from octune.plan import Scheme
 from octune.repair import SMOOTH
-from octune.harm import output_change
 
 __all__ = ["first_order_harm"]
 
@@ -58,7 +58,11 @@ def first_order_harm(
         return {}
     owners = _owners(view, found, errors)
     pushes = Pushes(view, items, threads)
-    tensors = {name for item in items for name in (item.x, item.output, *([item.b] if item.op.kind == "attention" else []))}
+    tensors = {
+        name
+        for item in items
+        for name in (item.x, item.output, *([item.b] if item.op.kind == "attention" else []))
+    }
     inner = sorted({*tensors, *pushes.needed, *view.outputs} - set(view.inputs))
     taps = session(tapped(view, inner)[0], threads)
 
@@ -80,11 +84,17 @@ def first_order_harm(
                 if reader.fold_of is None:
                     continue
                 plain = Scheme.int8()
-                rounded = {False: errors.rounding(item, y, y, plain), True: errors.rounding(item, y, y, plain, reader.fold_of)}
-                extra = _harms(item, rounded, rounded.__getitem__, pushes, seen, view.outputs)  # no sample: whole already
+                rounded = {
+                    False: errors.rounding(item, y, y, plain),
+                    True: errors.rounding(item, y, y, plain, reader.fold_of),
+                }
+                # no sample: whole already
+                extra = _harms(item, rounded, rounded.__getitem__, pushes, seen, view.outputs)
                 for scheme in candidates.get(reader.op, ()):
                     if scheme.mode == "static":
-                        values[reader.op, scheme] = values.get((reader.op, scheme), 0.0) + extra[SMOOTH in scheme.repairs] / len(feeds)
+                        values[reader.op, scheme] = values.get((reader.op, scheme), 0.0) + extra[
+                            SMOOTH in scheme.repairs
+                        ] / len(feeds)
     return _one_range_for_all(values, items, view)
 
 
@@ -96,7 +106,9 @@ def _harms(
     seen: Mapping[str, Array],
     outputs: Sequence[str],
 ) -> dict[Key, float]:
-    """The harm of several errors at one op's output: the first is fed in as a ``whole``, the others are compared with it on samples."""
+    """The harm of several errors at one op's output: the first is fed in as a ``whole``, the others are
+    compared with it on samples.
+    """
     y = seen[item.output]
     unit = _unit(y, item.channel_axis)
     squares = {key: _square(error, unit) for key, error in sampled.items()}
@@ -143,7 +155,9 @@ def _affordable(feeds: Sequence[Feed], run: Callable[[Feed], object], ops: int) 
 
 @dataclass(frozen=True)
 class Reader:
-    """An op that a convolution's quantized output counts for: it reads it, or its smoothing (``fold_of``) reaches back to it."""
+    """An op that a convolution's quantized output counts for: it reads it, or its smoothing (``fold_of``)
+    reaches back to it.
+    """
 
     op: str
     fold_of: Array | None = None
@@ -168,14 +182,19 @@ def _owners(view: View, found: Mapping[str, Found], errors: LocalErrors) -> dict
 def _one_range_for_all(values: Harms, items: Sequence[Found], view: View) -> Harms:
     """Ops that read one tensor should agree on its range, so that it is quantized once.
 
-    The method that is best for all of them together is made the best for each: others count as at least as harmful.
+    The method that is best for all of them together is made the best for each: others count as at least as
+    harmful.
     """
     by_tensor: dict[str, list[str]] = {}
     for item in items:
         if item.weight is not None and item.op.kind != "embedding":
             by_tensor.setdefault(site_of(view, item, 0), []).append(item.op.name)
     for names in by_tensor.values():
-        plain = {s for name, s in values if name in names and s.mode == "static" and not s.repairs and s.granularity == "per_channel"}
+        plain = {
+            s
+            for name, s in values
+            if name in names and s.mode == "static" and not s.repairs and s.granularity == "per_channel"
+        }
         shared = [s for s in plain if all((name, s) in values for name in names)]
         if len(names) < 2 or len(shared) < 2:
             continue

@@ -1,11 +1,14 @@
-"""From a plan and known ranges to a graph with Q/DQ nodes, in about the time it takes to write the graph down.
+"""From a plan and known ranges to a graph with Q/DQ nodes, in about the time it takes to write the graph
+down.
 
     model = quantized_graph(view, found, plan, ranges, store, smoother, ORT)
 
 Where nodes go follows what runtimes fuse into int8 kernels:
-- One Q/DQ pair for all readers of a tensor. The second operand of a product of two activations is signed, as kernels want weights to be.
-- ONNX Runtime runs a convolution in int8 only if its output is quantized as well, and OpenVINO is faster with it. Readers of that tensor
-  then all read the quantized one, so that int8 flows from layer to layer, through pooling and residual additions.
+- One Q/DQ pair for all readers of a tensor. The second operand of a product of two activations is signed, as
+  kernels want weights to be.
+- ONNX Runtime runs a convolution in int8 only if its output is quantized as well, and OpenVINO is faster with
+  it. Readers of that tensor then all read the quantized one, so that int8 flows from layer to layer, through
+  pooling and residual additions.
 - OpenVINO wants activations around zero signed, without a zero point: it has no int8 attention with one.
 - Operands of attention are quantized before they are reshaped and transposed: less to move.
 """
@@ -69,7 +72,13 @@ def site_of(view: View, found: Found, slot: int) -> str:
 
 
 def quantized_graph(
-    view: View, found: Sequence[Found], plan: Plan, ranges: Ranges, store: WeightStore, smoother: Smoother, dialect: Dialect
+    view: View,
+    found: Sequence[Found],
+    plan: Plan,
+    ranges: Ranges,
+    store: WeightStore,
+    smoother: Smoother,
+    dialect: Dialect,
 ) -> Model:
     """The graph under a plan. Ops that the plan does not name stay as they are."""
     return _Insertion(view, found, plan, ranges, store, smoother, dialect).model()
@@ -77,17 +86,28 @@ def quantized_graph(
 
 class _Insertion:
     def __init__(
-        self, view: View, found: Sequence[Found], plan: Plan, ranges: Ranges, store: WeightStore, smoother: Smoother, dialect: Dialect
+        self,
+        view: View,
+        found: Sequence[Found],
+        plan: Plan,
+        ranges: Ranges,
+        store: WeightStore,
+        smoother: Smoother,
+        dialect: Dialect,
     ) -> None:
         self.view, self.ranges, self.store, self.dialect = view, ranges, store, dialect
         self.edit = Edit(view)
-        self.planned = [(item, plan[item.op.name]) for item in found if not plan.get(item.op.name, Scheme.fp32()).is_float]
+        self.planned = [
+            (item, plan[item.op.name]) for item in found if not plan.get(item.op.name, Scheme.fp32()).is_float
+        ]
         self.smoothed = Smoothed(self.edit, self.planned, ranges, smoother)
         self.stored = Stored(self.edit, store, ranges, self.smoothed.factors)
         self.sites: dict[str, dict[tuple[float, float, bool, bool], Site]] = {}
         self.dynamic: dict[str, tuple[str, ...]] = {}
         quantized = {item.op.name for item, _ in self.planned}
-        self.floats = [item for item in found if item.op.name in self.smoothed.factors and item.op.name not in quantized]
+        self.floats = [
+            item for item in found if item.op.name in self.smoothed.factors and item.op.name not in quantized
+        ]
 
     def model(self) -> Model:
         for item, scheme in self.planned:
@@ -109,19 +129,26 @@ class _Insertion:
 
     def _range(self, name: str, scheme: Scheme) -> tuple[float, float]:
         if name not in self.ranges:
-            raise PlanError(f"The plan asks for {scheme} at {name!r}, but calibration never saw its input. Give calibration data.")
+            raise PlanError(
+                f"The plan asks for {scheme} at {name!r}, but calibration never saw its input. Give "
+                "calibration data."
+            )
         return choose_range(self.ranges[name], scheme.range_method or "minmax")
 
-    # -- activations ----------------------------------------------------------------------------------------------
+    # -- activations -----------------------------------------------------------------------------------------
 
-    def _site(self, tensor: str, low: float, high: float, reader: Found, *, weight_like: bool = False) -> Site:
+    def _site(
+        self, tensor: str, low: float, high: float, reader: Found, *, weight_like: bool = False
+    ) -> Site:
         """The Q/DQ pair of a tensor in a range; made once for all readers that want the same."""
         low, high = min(low, 0.0), max(high, 0.0)
         signed = weight_like or (self.dialect.signed and -low > LOPSIDED * high)
         known = self.sites.setdefault(tensor, {})
         key = (low, high, signed, weight_like)
         if key not in known:
-            known[key] = self._pair(tensor, low, high, signed, self.store.largest_activation if weight_like else LARGEST)
+            known[key] = self._pair(
+                tensor, low, high, signed, self.store.largest_activation if weight_like else LARGEST
+            )
         known[key].readers.append(reader)
         return known[key]
 
@@ -135,8 +162,12 @@ class _Insertion:
             scale, point = affine_uint8(low, high)
             zero = np.uint8(point)  # type: ignore[assignment]
         parameters = [edit.tensor(f"{tensor}/scale", np.float32(scale)), edit.tensor(f"{tensor}/zero", zero)]
-        quantized = edit.after(tensor, "QuantizeLinear", [tensor, *parameters], edit.name(f"{tensor}/quantized"))
-        dequantized = edit.after(tensor, "DequantizeLinear", [quantized, *parameters], edit.name(f"{tensor}/dequantized"))
+        quantized = edit.after(
+            tensor, "QuantizeLinear", [tensor, *parameters], edit.name(f"{tensor}/quantized")
+        )
+        dequantized = edit.after(
+            tensor, "DequantizeLinear", [quantized, *parameters], edit.name(f"{tensor}/dequantized")
+        )
         return Site(quantized, dequantized, scale, [])
 
     def _rewire(self, item: Found, slot: int, tensor: str, replacement: str) -> None:
@@ -149,7 +180,7 @@ class _Insertion:
             index, at = before, 0
         self.edit.node(index).input[at] = replacement
 
-    # -- kinds of ops ---------------------------------------------------------------------------------------------
+    # -- kinds of ops ----------------------------------------------------------------------------------------
 
     def _attention(self, item: Found, scheme: Scheme) -> None:
         for slot, suffix in ((0, ""), (1, B)):
@@ -167,10 +198,15 @@ class _Insertion:
             return
         weight = self.stored.weight(item, packed, inputs_first=True)
         product, tail = self._with_bias(item, bias)
-        self.edit.replace(item.index, [helper.make_node("MatMul", [site.dequantized, weight], [product], name=item.op.name), *tail])
+        self.edit.replace(
+            item.index,
+            [helper.make_node("MatMul", [site.dequantized, weight], [product], name=item.op.name), *tail],
+        )
 
     def _gemm(self, item: Found, site: Site, packed: Int8Weight, bias: Array | None) -> NodeProto | None:
-        """ONNX Runtime fuses product and sum of a matrix into a Gemm, which is int8 only if its bias is: so it is made one at once."""
+        """ONNX Runtime fuses product and sum of a matrix into a Gemm, which is int8 only if its bias is: so
+        it is made one at once.
+        """
         added, output = self._following_bias(item), item.output
         if added is not None:
             extra = self.smoothed.constant(*added)
@@ -215,7 +251,9 @@ class _Insertion:
         packed, bias = self.stored.packed(item, scheme, None)
         values, scales, _ = self.stored.integers(item, packed, inputs_first=True)
         if item.x not in self.dynamic:
-            self.dynamic[item.x] = tuple(edit.name(f"{item.x}/dynamic_{part}") for part in ("quantized", "scale", "zero"))
+            self.dynamic[item.x] = tuple(
+                edit.name(f"{item.x}/dynamic_{part}") for part in ("quantized", "scale", "zero")
+            )
             edit.after(item.x, "DynamicQuantizeLinear", [item.x], *self.dynamic[item.x])
         quantized, step, zero = self.dynamic[item.x]
         sums, wide, factor = (edit.name(f"{name}/{part}") for part in ("sums", "wide", "factor"))
@@ -257,9 +295,14 @@ class _Insertion:
         if packed.scales.size == 1:
             factor = edit.tensor(f"{name}/weight_scale", packed.scales.reshape(()))
         else:
-            scales, factor = edit.tensor(f"{name}/weight_scale", packed.scales.reshape(-1, 1)), edit.name(f"{name}/factor")
+            scales, factor = (
+                edit.tensor(f"{name}/weight_scale", packed.scales.reshape(-1, 1)),
+                edit.name(f"{name}/factor"),
+            )
             nodes.append(helper.make_node("Gather", [scales, item.x], [factor], name=f"{name}/Scale", axis=0))
-        edit.replace(item.index, [*nodes, helper.make_node("Mul", [wide, factor], [item.output], name=f"{name}/Mul")])
+        edit.replace(
+            item.index, [*nodes, helper.make_node("Mul", [wide, factor], [item.output], name=f"{name}/Mul")]
+        )
 
     def _scaled_float(self, item: Found) -> None:
         """An op that stays in float, but whose output channels are multiplied for an op that reads them."""
@@ -273,7 +316,7 @@ class _Insertion:
             del node.attribute[:]
             node.attribute.extend(kept)
 
-    # -- int8 from layer to layer ---------------------------------------------------------------------------------
+    # -- int8 from layer to layer ----------------------------------------------------------------------------
 
     def _flow(self) -> None:
         for item, scheme in self.planned:
@@ -295,4 +338,8 @@ class _Insertion:
             next(iter(self.sites[tensor].values())).readers.append(item)
         elif name in self.ranges and self.ranges[name].finite:
             chosen = choose_range(self.ranges[name], scheme.range_method or "minmax")
-            self._site(tensor, *output_range(self.ranges, item.op.name, self.smoothed.factors.get(item.op.name), chosen), item)
+            self._site(
+                tensor,
+                *output_range(self.ranges, item.op.name, self.smoothed.factors.get(item.op.name), chosen),
+                item,
+            )

@@ -43,8 +43,19 @@ class LocalErrors:
         self._about: tuple[Found, Array] | None = None
         self._products: dict[tuple[object, ...], Array] = {}
 
-    def __call__(self, item: Found, scheme: Scheme, x: Array, b: Array | None, y: Array, *, owns_output: bool, few: bool = False) -> Array:
-        """The error of this op's output in this scheme. ``owns_output``: rounding its output counts as its own, too.
+    def __call__(
+        self,
+        item: Found,
+        scheme: Scheme,
+        x: Array,
+        b: Array | None,
+        y: Array,
+        *,
+        owns_output: bool,
+        few: bool = False,
+    ) -> Array:
+        """The error of this op's output in this scheme. ``owns_output``: rounding its output counts as its
+        own, too.
 
         With ``few``, of a linear op some rows only, spread over all: enough to compare schemes.
         """
@@ -58,7 +69,11 @@ class LocalErrors:
 
     def group(self, item: Found) -> Group | None:
         """The ops that would be smoothed with this one, if it can be."""
-        return None if item.weight is None or item.op.kind == "embedding" else self._smoother.group(item, self._ranges)
+        return (
+            None
+            if item.weight is None or item.op.kind == "embedding"
+            else self._smoother.group(item, self._ranges)
+        )
 
     def _attention(self, item: Found, scheme: Scheme, x: Array, b: Array | None, y: Array) -> Array:
         if b is None:
@@ -69,7 +84,9 @@ class LocalErrors:
         signed = np.clip(np.rint(b / step), -128, 127) * step
         return np.asarray(np.matmul(on_grid(x, low, high), signed) - y, np.float32)
 
-    def _weighted(self, item: Found, scheme: Scheme, x: Array, y: Array, owns_output: bool, few: bool) -> Array:
+    def _weighted(
+        self, item: Found, scheme: Scheme, x: Array, y: Array, owns_output: bool, few: bool
+    ) -> Array:
         name, multiplier, stats = item.op.name, None, self._ranges.get(item.op.name)
         group = self._smoother.group(item, self._ranges) if SMOOTH in scheme.repairs else None
         if group is not None:
@@ -88,7 +105,11 @@ class LocalErrors:
             self._products[key] = self._compute(item, on_grid(x, low, high), weight)
         got = self._products[key]
         if BIAS in scheme.repairs and stats is not None and item.weight is not None:
-            exact = item.weight if multiplier is None else item.weight / per_input(multiplier, item.weight, item.groups)
+            exact = (
+                item.weight
+                if multiplier is None
+                else item.weight / per_input(multiplier, item.weight, item.groups)
+            )
             if multiplier is not None and stats.channel_mean.size:
                 stats = replace(stats, channel_mean=stats.channel_mean * multiplier)
             got = got + _along(bias_correction(stats, exact, weight, item.groups), item, got.ndim)
@@ -98,13 +119,21 @@ class LocalErrors:
             return self.rounding(item, got, y, scheme)
         return np.asarray(got - y, np.float32)
 
-    def rounding(self, item: Found, got: Array, y: Array, scheme: Scheme, factors: Array | None = None) -> Array:
-        """The error of an op's output ``y`` when ``got`` is quantized in its stead, its channels multiplied by ``factors`` before that."""
+    def rounding(
+        self, item: Found, got: Array, y: Array, scheme: Scheme, factors: Array | None = None
+    ) -> Array:
+        """The error of an op's output ``y`` when ``got`` is quantized in its stead, its channels multiplied
+        by ``factors`` before that.
+        """
         seen = self._ranges[item.op.name + OUTPUT]
-        low, high = output_range(self._ranges, item.op.name, factors, choose_range(seen, scheme.range_method or "minmax"))
+        low, high = output_range(
+            self._ranges, item.op.name, factors, choose_range(seen, scheme.range_method or "minmax")
+        )
         wide = np.float32(1.0) if factors is None else _along(factors, item, y.ndim)
         # What a ReLU drops is no error: its range begins at zero.
-        return np.asarray(on_grid(got * wide, low, high) / wide - (np.maximum(y, 0.0) if seen.low >= 0 else y), np.float32)
+        return np.asarray(
+            on_grid(got * wide, low, high) / wide - (np.maximum(y, 0.0) if seen.low >= 0 else y), np.float32
+        )
 
     def _compute(self, item: Found, x: Array, weight: Array) -> Array:
         if not item.is_conv:

@@ -27,7 +27,9 @@ LIMIT = 256 << 20
 
 
 def tapped(view: View, tensors: Iterable[str], shapes: Iterable[str] = ()) -> tuple[Model, list[str]]:
-    """The graph with those tensors, and the shapes of others, as extra outputs; and the names of those shapes."""
+    """The graph with those tensors, and the shapes of others, as extra outputs; and the names of those
+    shapes.
+    """
     edit = Edit(view)
     known = {*view.outputs, *view.inputs}
     edit.outputs = [ValueInfoProto(name=name) for name in dict.fromkeys(tensors) if name not in known]
@@ -58,7 +60,10 @@ class Taps:
         tensors = {tensor for _, tensor, _, _ in self._visits}
         shapes = sorted({shaped for _, tensor, shaped, _ in self._visits if shaped not in tensors})
         graph, names = tapped(view, tensors, shapes)
-        self._tensors, self._shapes = sorted(tensors - set(view.inputs)), dict(zip(shapes, names, strict=True))
+        self._tensors, self._shapes = (
+            sorted(tensors - set(view.inputs)),
+            dict(zip(shapes, names, strict=True)),
+        )
         self._session: ort.InferenceSession = session(graph, threads)
         self._rows: float | None = None
 
@@ -80,7 +85,11 @@ class Taps:
         mask = feed.mask()
         for name, tensor, shaped, item in self._visits:
             array = values[tensor]
-            shape = tuple(int(n) for n in values[self._shapes[shaped]]) if shaped in self._shapes else tuple(values[shaped].shape)
+            shape = (
+                tuple(int(n) for n in values[self._shapes[shaped]])
+                if shaped in self._shapes
+                else tuple(values[shaped].shape)
+            )
             if item.op.kind == "embedding" or array.dtype.kind != "f":
                 visit(name, None, shape=shape)
             elif mask is not None and array.shape[:-1] == mask.shape:

@@ -1,4 +1,6 @@
-"""Zeros that a Pad puts around an image are the padding of the convolution behind it: int8 then flows without a stop between the two."""
+"""Zeros that a Pad puts around an image are the padding of the convolution behind it: int8 then flows without
+a stop between the two.
+"""
 
 from __future__ import annotations
 
@@ -49,4 +51,6 @@ def _takes(node: NodeProto, padded: str, pads: list[int]) -> bool:
     """Whether a node is a convolution of what was padded whose own padding is known."""
     if node.op_type != "Conv" or list(node.input).count(padded) != 1 or node.input[0] != padded:
         return False
-    return attribute(node, "auto_pad", b"NOTSET") in (b"NOTSET", b"VALID", b"") and len(attribute(node, "pads", pads)) == len(pads)
+    return attribute(node, "auto_pad", b"NOTSET") in (b"NOTSET", b"VALID", b"") and len(
+        attribute(node, "pads", pads)
+    ) == len(pads)

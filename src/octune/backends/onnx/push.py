@@ -4,7 +4,8 @@
     seen = ...                                # values of pushes.needed, and of the model's inputs
     pushes(item, error, seen)                 # -> outputs that come after the op, by name
 
-The graph is cut into parts, and an op is pushed in the graph from its part on: what comes before it is known already.
+The graph is cut into parts, and an op is pushed in the graph from its part on: what comes before it is known
+already.
 """
 
 from __future__ import annotations
@@ -63,20 +64,28 @@ class Pushes:
         wanted: dict[str, None] = {}
         for node in self._view.nodes[start:]:
             inside = set[str]().union(*map(captured, subgraphs(node)))
-            reads = (name for name in (*node.input, *sorted(inside)) if name and name not in made and name not in stored)
+            reads = (
+                name
+                for name in (*node.input, *sorted(inside))
+                if name and name not in made and name not in stored
+            )
             wanted.update(dict.fromkeys(reads))
             made.update(node.output)
         return list(wanted)
 
     def _made(self, part: int, seen: Mapping[str, Array]) -> tuple[ort.InferenceSession, dict[str, str]]:
-        """The graph from a part on, with an extra input for every op of the part; and the names of those inputs."""
+        """The graph from a part on, with an extra input for every op of the part; and the names of those
+        inputs.
+        """
         source, start = self._view.model, self._starts[part]
         proto = ModelProto(ir_version=source.proto.ir_version, opset_import=source.proto.opset_import)
         proto.graph.name = "part"
         proto.graph.node.extend(self._view.nodes[start:])
         made = {name for node in self._view.nodes[start:] for name in node.output}
         proto.graph.input.extend(
-            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(seen[name].dtype), [None] * seen[name].ndim)
+            helper.make_tensor_value_info(
+                name, helper.np_dtype_to_tensor_dtype(seen[name].dtype), [None] * seen[name].ndim
+            )
             for name in self._frontiers[part]
         )
         proto.graph.output.extend(item for item in source.proto.graph.output if item.name in made)

@@ -56,11 +56,15 @@ class OnnxModel(ABC):
         """Name, type and shape of every output."""
         return list(self._outputs)
 
-    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None) -> list[Any]:
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+    ) -> list[Any]:
         """Outputs of that name, or all of them, in order."""
         if self.seen is not None and not self.seen:
             self.seen.append(dict(input_feed))
-        return self._run(list(output_names) if output_names else [port.name for port in self._outputs], dict(input_feed))
+        return self._run(
+            list(output_names) if output_names else [port.name for port in self._outputs], dict(input_feed)
+        )
 
     @abstractmethod
     def _run(self, outputs: list[str], feed: dict[str, Any]) -> list[Any]: ...
@@ -76,7 +80,10 @@ class OrtModel(OnnxModel):
     runtime = "onnxruntime"
 
     def __init__(self, graph: Model | None, running: ort.InferenceSession) -> None:
-        ports = [[Port(item.name, item.type, item.shape) for item in items] for items in (running.get_inputs(), running.get_outputs())]
+        ports = [
+            [Port(item.name, item.type, item.shape) for item in items]
+            for items in (running.get_inputs(), running.get_outputs())
+        ]
         super().__init__(graph, *ports)
         self._session = running
 
@@ -92,7 +99,9 @@ class OpenVinoModel(OnnxModel):
 
     runtime = "openvino"
 
-    def __init__(self, graph: Model | None, compiled: Any, ports: tuple[Sequence[Port], Sequence[Port]], source: Any) -> None:
+    def __init__(
+        self, graph: Model | None, compiled: Any, ports: tuple[Sequence[Port], Sequence[Port]], source: Any
+    ) -> None:
         super().__init__(graph, *ports)
         self._compiled, self.source = compiled, source
         self._request = compiled.create_infer_request()
@@ -101,8 +110,13 @@ class OpenVinoModel(OnnxModel):
     def _run(self, outputs: list[str], feed: dict[str, Any]) -> list[Any]:
         unknown = set(feed) - {port.name for port in self._inputs}
         if unknown:
-            raise ValueError(f"The model has no input {sorted(unknown)[0]!r}. It has: {', '.join(p.name for p in self._inputs)}.")
-        self._request.infer({name: value for name, value in feed.items() if name in self._names}, share_inputs=True)
+            raise ValueError(
+                f"The model has no input {sorted(unknown)[0]!r}. It has: "
+                f"{', '.join(p.name for p in self._inputs)}."
+            )
+        self._request.infer(
+            {name: value for name, value in feed.items() if name in self._names}, share_inputs=True
+        )
         return [self._request.get_tensor(name).data.copy() for name in outputs]
 
     def detached(self) -> OpenVinoModel:
@@ -128,7 +142,9 @@ def session(graph: Model | Path, threads: int | None) -> ort.InferenceSession:
         made = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
         made.octune_keeps = values  # the session reads these arrays; they must live as long
         return made
-    except Exception as error:  # onnxruntime has an exception class for every status, with no common base but Exception
+    except (
+        Exception
+    ) as error:  # onnxruntime has an exception class for every status, with no common base but Exception
         raise ModelError(f"ONNX Runtime cannot load the model: {summary(error)}") from error
 
 
@@ -148,12 +164,19 @@ def has_openvino() -> bool:
 
 
 def openvino_model(graph: Model, file: Path, threads: int | None, keep: Model | None = None) -> OpenVinoModel:
-    """A model on OpenVINO, read from ``file``: the ONNX file of ``graph``, or an IR. ``keep`` is the graph to save beside the IR."""
+    """A model on OpenVINO, read from ``file``: the ONNX file of ``graph``, or an IR. ``keep`` is the graph to
+    save beside the IR.
+    """
     import openvino
 
     core = openvino.Core()
     source = core.read_model(str(file))
-    settings = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32", "ENABLE_CPU_PINNING": False}
+    settings = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "NUM_STREAMS": 1,
+        "INFERENCE_PRECISION_HINT": "f32",
+        "ENABLE_CPU_PINNING": False,
+    }
     if threads:
         settings["INFERENCE_NUM_THREADS"] = threads
     compiled = core.compile_model(source, "CPU", settings)
@@ -165,7 +188,9 @@ def ports_of(graph: Model) -> tuple[list[Port], list[Port]]:
 
     def port(item: Any) -> Port:
         kind = item.type.tensor_type
-        shape = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in kind.shape.dim]
+        shape = [
+            dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in kind.shape.dim
+        ]
         return Port(item.name, f"tensor({kind.elem_type})", shape)
 
     return [port(item) for item in graph.proto.graph.input], [port(item) for item in graph.proto.graph.output]

@@ -1,4 +1,6 @@
-"""Smoothing of the ops that read one tensor: they share a multiplier, so that the tensor is still quantized once for all of them."""
+"""Smoothing of the ops that read one tensor: they share a multiplier, so that the tensor is still quantized
+once for all of them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ __all__ = ["Group", "Smoother"]
 class Group:
     """The weighted ops that read one tensor, and what its channels would be multiplied by for them.
 
-    ``fold`` says where the multiplier can go if all readers want it; ``factors`` is it, for the channels there.
+    ``fold`` says where the multiplier can go if all readers want it; ``factors`` is it, for the channels
+    there.
     """
 
     tensor: str
@@ -56,7 +59,10 @@ class Smoother:
         stats = next((ranges[m.op.name] for m in members if m.op.name in ranges), None)
         weights = [m.weight for m in members if m.weight is not None]
         channels = weights[0].shape[1] * members[0].groups
-        alike = all(w.shape[1] * m.groups == channels and m.groups == members[0].groups for w, m in zip(weights, members, strict=True))
+        alike = all(
+            w.shape[1] * m.groups == channels and m.groups == members[0].groups
+            for w, m in zip(weights, members, strict=True)
+        )
         if stats is None or stats.channel_max.size != channels or not alike:
             return None
         readers = [self._ops.get(index) for index in self._view.readers(item.x)]
@@ -64,7 +70,14 @@ class Smoother:
         fold = find_fold(self._view, self._ops, item.x, channels, item.channel_axis) if alone else None
         return self._smoothed(item.x, tuple(members), stats, weights, fold)
 
-    def _smoothed(self, tensor: str, members: tuple[Found, ...], stats: TensorStats, weights: Sequence[Array], fold: Fold | None) -> Group:
+    def _smoothed(
+        self,
+        tensor: str,
+        members: tuple[Found, ...],
+        stats: TensorStats,
+        weights: Sequence[Array],
+        fold: Fold | None,
+    ) -> Group:
         groups, channels = members[0].groups, stats.channel_max.size
         distinct = channels if fold is None else fold.channels
         if distinct < channels:  # behind a Flatten: one factor for all places of a channel
@@ -72,13 +85,19 @@ class Smoother:
             weights = [w.reshape(w.shape[0], distinct, -1) for w in weights]
             stats = replace(stats, channel_max=peaks)
         # Of several readers, the largest weight of every kernel stands for it.
-        joined = weights[0] if len(weights) == 1 else np.concatenate([np.abs(w).reshape(*w.shape[:2], -1).max(axis=2) for w in weights])
+        joined = (
+            weights[0]
+            if len(weights) == 1
+            else np.concatenate([np.abs(w).reshape(*w.shape[:2], -1).max(axis=2) for w in weights])
+        )
         made = smoothing(stats, joined, groups)
         wide = np.repeat(made.multiplier, channels // distinct)
         return Group(tensor, members, Smoothing(wide, made.low, made.high), fold, made.multiplier)
 
 
-def output_range(stats: Mapping[str, TensorStats], op: str, factors: Array | None, chosen: tuple[float, float]) -> tuple[float, float]:
+def output_range(
+    stats: Mapping[str, TensorStats], op: str, factors: Array | None, chosen: tuple[float, float]
+) -> tuple[float, float]:
     """The range of an op's output whose channels are multiplied by ``factors``."""
     seen = stats[op + OUTPUT]
     if factors is None or seen.channel_max.size != factors.size:

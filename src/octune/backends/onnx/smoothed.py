@@ -1,4 +1,6 @@
-"""The smoothing that a plan asks for, done to a graph: factors folded into what comes before, or a node that multiplies."""
+"""The smoothing that a plan asks for, done to a graph: factors folded into what comes before, or a node that
+multiplies.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,21 @@ __all__ = ["Smoothed"]
 class Smoothed:
     """Which ops read a smoothed tensor, and what that changes elsewhere.
 
-    ``factors`` is what the output channels of an op are multiplied by; ``moved`` are constants that were multiplied, by node and slot.
+    ``factors`` is what the output channels of an op are multiplied by; ``moved`` are constants that were
+    multiplied, by node and slot.
     """
 
-    def __init__(self, edit: Edit, planned: Iterable[tuple[Found, Scheme]], ranges: Ranges, smoother: Smoother) -> None:
+    def __init__(
+        self, edit: Edit, planned: Iterable[tuple[Found, Scheme]], ranges: Ranges, smoother: Smoother
+    ) -> None:
         self._edit = edit
         self.factors: dict[str, Array] = {}
         self.moved: dict[tuple[int, int], Array] = {}
         self._folded: set[str] = set()
         self._multiplied: dict[str, str] = {}
-        groups = {item.op.name: smoother.group(item, ranges) for item, scheme in planned if SMOOTH in scheme.repairs}
+        groups = {
+            item.op.name: smoother.group(item, ranges) for item, scheme in planned if SMOOTH in scheme.repairs
+        }
         self._groups = {name: group for name, group in groups.items() if group is not None}
         for group in {id(group): group for group in self._groups.values()}.values():
             if group.fold is not None and all(member.op.name in self._groups for member in group.members):
@@ -42,11 +49,15 @@ class Smoothed:
             self.factors[fold.target.op.name] = group.factors
         for index, slot, axis in fold.constants:
             value = self.constant(index, slot)
-            self.moved[index, slot] = value * (group.factors.reshape(-1, 1, 1) if axis == 1 else group.factors)
+            self.moved[index, slot] = value * (
+                group.factors.reshape(-1, 1, 1) if axis == 1 else group.factors
+            )
 
     def constant(self, index: int, slot: int) -> Array:
         """The constant that a node reads, as it is by now."""
-        value = self.moved.get((index, slot), self._edit.view.constant(self._edit.view.nodes[index].input[slot]))
+        value = self.moved.get(
+            (index, slot), self._edit.view.constant(self._edit.view.nodes[index].input[slot])
+        )
         if value is None:
             raise ValueError(f"input {slot} of {self._edit.view.nodes[index].name!r} is not a constant")
         return value
@@ -67,7 +78,9 @@ class Smoothed:
         if group.tensor not in self._multiplied:
             shaped = multiplier.reshape(1, -1, *[1] * (item.weight.ndim - 2)) if item.is_conv else multiplier
             factor = edit.tensor(f"{item.x}/smoothing", shaped)
-            self._multiplied[group.tensor] = edit.after(item.x, "Mul", [item.x, factor], edit.name(f"{item.x}/smoothed"))
+            self._multiplied[group.tensor] = edit.after(
+                item.x, "Mul", [item.x, factor], edit.name(f"{item.x}/smoothed")
+            )
         return self._multiplied[group.tensor], multiplier
 
     def finish(self) -> None:

@@ -2,8 +2,8 @@
 
     model, notes = open_model("model.onnx")
 
-Normal form: opset 13 or later, every node named, constants beside the graph, fp32, no Pad before and no BatchNorm after a convolution.
-The file and the protobuf that the user brought are only read.
+Normal form: opset 13 or later, every node named, constants beside the graph, fp32, no Pad before and no
+BatchNorm after a convolution. The file and the protobuf that the user brought are only read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,16 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper, version_converter
+from onnx import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+    version_converter,
+)
 from onnx.inliner import inline_local_functions
 
 from octune.backends.onnx.batchnorm import fold_batchnorms
@@ -29,8 +38,9 @@ __all__ = ["open_model"]
 
 OPSET, OLDEST = 13, 11
 QUANTIZED = {
-    "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger", "QLinearMatMul", "QLinearConv",
-    "QLinearAdd", "QGemm", "QAttention", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "MatMulNBits", "FakeQuantize",
+    "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger",
+    "QLinearMatMul", "QLinearConv", "QLinearAdd", "QGemm", "QAttention", "DynamicQuantizeMatMul",
+    "MatMulIntegerToFloat", "MatMulNBits", "FakeQuantize",
 }  # fmt: skip
 
 
@@ -70,7 +80,8 @@ def _refuse_quantized(graph: GraphProto) -> None:
     for node in graph.node:
         if node.op_type in QUANTIZED:
             raise ModelError(
-                f"The model is already quantized: node {node.name or node.output[0]!r} is a {node.op_type}. Give the fp32 model."
+                f"The model is already quantized: node {node.name or node.output[0]!r} is a {node.op_type}. "
+                "Give the fp32 model."
             )
         for inner in subgraphs(node):
             _refuse_quantized(inner)
@@ -116,15 +127,20 @@ def _array(tensor: TensorProto, folder: Path | None) -> Array | None:
         return numpy_helper.to_array(tensor)
     if folder is None:
         raise ModelError(
-            f"Tensor {tensor.name!r} of the ModelProto is kept in a file beside it, and a ModelProto does not know where. "
+            f"Tensor {tensor.name!r} of the ModelProto is kept in a file beside it, and a ModelProto does "
+            "not know where. "
             "Give the path of the .onnx file, or load it with external data."
         )
     entries = {item.key: item.value for item in tensor.external_data}
     path = folder / entries["location"]
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise ModelError(f"Tensor {tensor.name!r} is said to be in {entries['location']!r}, outside the model's folder.")
+        raise ModelError(
+            f"Tensor {tensor.name!r} is said to be in {entries['location']!r}, outside the model's folder."
+        )
     try:
-        mapped: Array = np.memmap(path, dtype, mode="c", offset=int(entries.get("offset", 0)), shape=tuple(tensor.dims))
+        mapped: Array = np.memmap(
+            path, dtype, mode="c", offset=int(entries.get("offset", 0)), shape=tuple(tensor.dims)
+        )
         return mapped
     except (OSError, ValueError) as error:
         raise ModelError(f"The data of tensor {tensor.name!r} cannot be read from {path}: {error}") from error
@@ -147,7 +163,9 @@ def _declare_constants(model: Model, notes: list[str]) -> None:
     stored = {*model.tensors, *(item.name for item in graph.initializer)}
     inputs = [item for item in graph.input if item.name not in stored]
     if len(inputs) < len(graph.input):
-        notes.append(f"{len(graph.input) - len(inputs)} inputs have a default value, and are taken as constants")
+        notes.append(
+            f"{len(graph.input) - len(inputs)} inputs have a default value, and are taken as constants"
+        )
         del graph.input[:]
         graph.input.extend(inputs)
 
@@ -157,31 +175,47 @@ def _constant(node: NodeProto) -> Array | None:
     if item.name == "value":
         return _array(item.t, None)
     value = helper.get_attribute_value(item)
-    kinds = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+    kinds = {
+        "value_float": np.float32,
+        "value_floats": np.float32,
+        "value_int": np.int64,
+        "value_ints": np.int64,
+    }
     return np.asarray(value, kinds[item.name]) if item.name in kinds else None
 
 
 def _current(model: Model) -> Model:
-    """The model in an opset whose Q/DQ nodes know channels. Weights stay out of it: they stand in as inputs."""
-    version = next((item.version for item in model.proto.opset_import if item.domain in ("", "ai.onnx")), OPSET)
+    """The model in an opset whose Q/DQ nodes know channels. Weights stay out of it: they stand in as
+    inputs.
+    """
+    version = next(
+        (item.version for item in model.proto.opset_import if item.domain in ("", "ai.onnx")), OPSET
+    )
     if version >= OPSET:
         model.proto.ir_version = max(model.proto.ir_version, 7)
         return model
     if version < OLDEST:
-        raise UnsupportedError(f"The model is of opset {version}. Expected {OLDEST} or later: export it again with a later opset.")
+        raise UnsupportedError(
+            f"The model is of opset {version}. Expected {OLDEST} or later: export it again with a later "
+            "opset."
+        )
     proto, large = model.skeleton()
     small = [item for item in proto.graph.initializer if item.name not in large]
     del proto.graph.initializer[:]
     proto.graph.initializer.extend(small)
     proto.graph.input.extend(
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape) for name, array in large.items()
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in large.items()
     )
     proto.ir_version = max(proto.ir_version, 7)
     try:
         proto = version_converter.convert_version(proto, OPSET)
-    except Exception as error:  # the converter is native code, and raises RuntimeError for all it does not know
+    except (
+        Exception
+    ) as error:  # the converter is native code, and raises RuntimeError for all it does not know
         raise UnsupportedError(
-            f"The model is of opset {version}, and could not be converted to {OPSET}, which int8 per channel needs: "
+            f"The model is of opset {version}, and could not be converted to {OPSET}, which int8 per channel "
+            "needs: "
             f"{summary(error)}. Export it again with opset {OPSET} or later."
         ) from error
     inputs = [item for item in proto.graph.input if item.name not in large]
@@ -229,5 +263,9 @@ def counted(graph: GraphProto, kinds: set[str]) -> Iterator[NodeProto]:
 
 def batch_is_free(model: Model) -> bool:
     """Whether the first dimension of every input may be any number."""
-    dims = [item.type.tensor_type.shape.dim for item in model.proto.graph.input if item.type.tensor_type.HasField("shape")]
+    dims = [
+        item.type.tensor_type.shape.dim
+        for item in model.proto.graph.input
+        if item.type.tensor_type.HasField("shape")
+    ]
     return all(not dim or not dim[0].HasField("dim_value") or dim[0].dim_value <= 0 for dim in dims)

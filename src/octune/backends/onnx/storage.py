@@ -1,7 +1,7 @@
 """Saving a model as plain files, and loading it where the fp32 model was never seen.
 
-``model.onnx`` is the Q/DQ graph for any runtime; beyond 2 GB its tensors are in ``model.onnx.data``. Where OpenVINO won, there is its
-own form as well: ``openvino.xml`` and ``openvino.bin``.
+``model.onnx`` is the Q/DQ graph for any runtime; beyond 2 GB its tensors are in ``model.onnx.data``. Where
+OpenVINO won, there is its own form as well: ``openvino.xml`` and ``openvino.bin``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ import onnxruntime as ort
 from onnx import ModelProto
 
 from octune.backends.onnx.graph import INLINE, Model, declared
-from octune.backends.onnx.runtimes import OnnxModel, OpenVinoModel, OrtModel, has_openvino, openvino_model, session
+from octune.backends.onnx.runtimes import (
+    OnnxModel,
+    OpenVinoModel,
+    OrtModel,
+    has_openvino,
+    openvino_model,
+    session,
+)
 from octune.errors import ArtifactError
 from octune.machine import probe_machine
 
@@ -41,10 +48,14 @@ def write_graph(graph: Model, path: Path) -> None:
     with data.open("wb") as file:
         for name, array in graph.tensors.items():
             if array.nbytes < INLINE:
-                proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array, order="C"), name))
+                proto.graph.initializer.append(
+                    onnx.numpy_helper.from_array(np.asarray(array, order="C"), name)
+                )
                 continue
             file.write(b"\0" * (-file.tell() % ALIGNMENT))
-            proto.graph.initializer.append(declared(name, array, location=data.name, offset=file.tell(), length=array.nbytes))
+            proto.graph.initializer.append(
+                declared(name, array, location=data.name, offset=file.tell(), length=array.nbytes)
+            )
             np.asarray(array, order="C").tofile(file)
     onnx.save(proto, str(path))
 
@@ -76,12 +87,18 @@ def load(folder: Path, metadata: Mapping[str, Any]) -> OnnxModel:
     """The model on the runtime that won, or on ONNX Runtime where that one is not installed."""
     made_for, here = metadata["machine"], probe_machine()
     if lacking := here.lacks(made_for):
-        log.warning("the model was tuned on a CPU with %s, which this one lacks: it may be slower here", ", ".join(lacking))
+        log.warning(
+            "the model was tuned on a CPU with %s, which this one lacks: it may be slower here",
+            ", ".join(lacking),
+        )
     if not (folder / GRAPH).exists():
         raise ArtifactError(f"{folder} has no {GRAPH}. Copy the whole folder again.")
     if metadata["runtime"] == "openvino":
         if has_openvino():
             proto = onnx.load(str(folder / GRAPH), load_external_data=False)
             return openvino_model(Model(proto), folder / IR, here.cores).detached()
-        log.warning("the model was tuned for OpenVINO, which is not installed: ONNX Runtime is used. pip install 'octune[onnx]'")
+        log.warning(
+            "the model was tuned for OpenVINO, which is not installed: ONNX Runtime is used. pip install "
+            "'octune[onnx]'"
+        )
     return OrtModel(None, session(folder / GRAPH, here.cores))

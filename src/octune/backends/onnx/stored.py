@@ -27,30 +27,46 @@ class Stored:
     def __init__(self, edit: Edit, store: WeightStore, ranges: Ranges, factors: Mapping[str, Array]) -> None:
         self._edit, self._store, self._ranges, self._factors = edit, store, ranges, factors
 
-    def packed(self, item: Found, scheme: Scheme, multiplier: Array | None) -> tuple[Int8Weight, Array | None]:
-        """int8 weights and the bias that goes with them (None: no bias), both with the output's factors in them."""
+    def packed(
+        self, item: Found, scheme: Scheme, multiplier: Array | None
+    ) -> tuple[Int8Weight, Array | None]:
+        """int8 weights and the bias that goes with them (None: no bias), both with the output's factors in
+        them.
+        """
         packed = self._store.get(item, scheme.granularity, multiplier)
         bias = item.bias
         if BIAS in scheme.repairs and item.op.name in self._ranges and item.weight is not None:
             stats, weight = self._ranges[item.op.name], item.weight
             if multiplier is not None:
                 weight = weight / per_input(multiplier, weight, item.groups)
-                stats = replace(stats, channel_mean=stats.channel_mean * multiplier if stats.channel_mean.size else stats.channel_mean)
+                stats = replace(
+                    stats,
+                    channel_mean=stats.channel_mean * multiplier
+                    if stats.channel_mean.size
+                    else stats.channel_mean,
+                )
             correction = bias_correction(stats, weight, packed.dequantized(), item.groups)
             bias = correction if bias is None else bias + correction
         factors = self._factors.get(item.op.name)
         if factors is None:
             return packed, bias
-        return Int8Weight(packed.values, np.broadcast_to(packed.scales, factors.shape) * factors), None if bias is None else bias * factors
+        return Int8Weight(
+            packed.values, np.broadcast_to(packed.scales, factors.shape) * factors
+        ), None if bias is None else bias * factors
 
     @staticmethod
     def fitting(packed: Int8Weight, bias: Array, step: float) -> Int8Weight:
-        """Weights coarse enough for the bias: it is counted in steps of input times weight, and must not overflow 32 bits."""
+        """Weights coarse enough for the bias: it is counted in steps of input times weight, and must not
+        overflow 32 bits.
+        """
         least = (np.abs(bias) / (LARGEST_BIAS * step)).astype(np.float32)
         if not (least > packed.scales).any():
             return packed
         scales = np.maximum(np.broadcast_to(packed.scales, least.shape), least)
-        return Int8Weight(np.rint(packed.values * by_output(packed.scales / scales, packed.values.ndim)).astype(np.int8), scales)
+        return Int8Weight(
+            np.rint(packed.values * by_output(packed.scales / scales, packed.values.ndim)).astype(np.int8),
+            scales,
+        )
 
     def integers(self, item: Found, packed: Int8Weight, *, inputs_first: bool) -> list[str]:
         """Store int8 weights: the names of values, scales and zero points."""
@@ -65,12 +81,19 @@ class Stored:
     def weight(self, item: Found, packed: Int8Weight, *, inputs_first: bool) -> str:
         """Store int8 weights, and add the node that reads them as floats."""
         names = self.integers(item, packed, inputs_first=inputs_first)
-        return self._edit.start("DequantizeLinear", names, self._edit.name(f"{item.op.name}/weight"), axis=1 if inputs_first else 0)
+        return self._edit.start(
+            "DequantizeLinear",
+            names,
+            self._edit.name(f"{item.op.name}/weight"),
+            axis=1 if inputs_first else 0,
+        )
 
     def bias(self, item: Found, bias: Array, steps: Array) -> str:
         """Store a bias as 32-bit counts of steps, and add the node that reads them as floats."""
         whole = steps.size == 1
-        counts = np.clip(np.rint(bias / steps.astype(np.float64)), -(2.0**31) + 1, 2.0**31 - 1).astype(np.int32)
+        counts = np.clip(np.rint(bias / steps.astype(np.float64)), -(2.0**31) + 1, 2.0**31 - 1).astype(
+            np.int32
+        )
         names = [
             self._edit.tensor(f"{item.op.name}/bias_int32", counts),
             self._edit.tensor(f"{item.op.name}/bias_scale", steps.reshape(()) if whole else steps),
@@ -84,5 +107,10 @@ class Stored:
         if weight is None:
             raise ValueError(f"{item.op.name} has no weight")
         wide = weight * by_output(factors, weight.ndim)
-        name = self._edit.tensor(f"{item.op.name}/weight_scaled", np.asarray(wide.swapaxes(0, 1) if inputs_first else wide, order="C"))
-        return name, None if item.bias is None else self._edit.tensor(f"{item.op.name}/bias_scaled", item.bias * factors)
+        name = self._edit.tensor(
+            f"{item.op.name}/weight_scaled",
+            np.asarray(wide.swapaxes(0, 1) if inputs_first else wide, order="C"),
+        )
+        return name, None if item.bias is None else self._edit.tensor(
+            f"{item.op.name}/bias_scaled", item.bias * factors
+        )

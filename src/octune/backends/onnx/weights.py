@@ -40,7 +40,11 @@ class WeightStore:
 
     def get(self, found: Found, granularity: str | None, multiplier: Array | None = None) -> Int8Weight:
         """The weights of an op, over ``multiplier`` by input channel where its input is multiplied by it."""
-        digest = "" if multiplier is None else hashlib.sha1(multiplier.tobytes(), usedforsecurity=False).hexdigest()
+        digest = (
+            ""
+            if multiplier is None
+            else hashlib.sha1(multiplier.tobytes(), usedforsecurity=False).hexdigest()
+        )
         key = (found.op.name, granularity, digest)
         if key not in self._kept:
             self._kept[key] = self._pack(found, granularity, multiplier)
@@ -53,4 +57,6 @@ class WeightStore:
         if multiplier is not None:
             weight = weight / per_input(multiplier, weight, found.groups)
         # An embedding's rows are only read, never multiplied: there is nothing to overflow.
-        return quantize_weight(weight, granularity, Limit.NONE if found.op.kind == "embedding" else self._limit)
+        return quantize_weight(
+            weight, granularity, Limit.NONE if found.op.kind == "embedding" else self._limit
+        )

@@ -1,4 +1,6 @@
-"""The TensorFlow backend: any kind of model becomes one frozen graph, whose ops are replaced by int8 ops of stock TensorFlow."""
+"""The TensorFlow backend: any kind of model becomes one frozen graph, whose ops are replaced by int8 ops of
+stock TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +17,26 @@ import tensorflow as tf
 from tensorflow.python.util import _pywrap_util_port
 
 from octune.backends.base import Backend, Finalist, Outputs, SelfTest, Settings, Visit
-from octune.backends.tensorflow.model import storage
 from octune.backends.tensorflow.batches import Feed, Inputs, Splitter, find_mask
-from octune.backends.tensorflow.model.callables import GraphCallable, as_tensor, call_shaped
-from octune.backends.tensorflow.probe.checking import disagreements
 from octune.backends.tensorflow.doctor import self_test
+from octune.backends.tensorflow.graph.sessions import Sessions, new_session, set_threads
+from octune.backends.tensorflow.int8.rewrite import Rewriter
+from octune.backends.tensorflow.int8.support import support
+from octune.backends.tensorflow.model import storage
+from octune.backends.tensorflow.model.callables import GraphCallable, as_tensor, call_shaped
 from octune.backends.tensorflow.model.freeze import as_graph
 from octune.backends.tensorflow.model.kinds import is_model, take
 from octune.backends.tensorflow.model.pipeline import Pipeline
-from octune.backends.tensorflow.int8.rewrite import Rewriter
-from octune.backends.tensorflow.probe.harm import first_order_harm
-from octune.backends.tensorflow.graph.sessions import Sessions, new_session, set_threads
 from octune.backends.tensorflow.model.sources import open_model
-from octune.backends.tensorflow.int8.support import support
+from octune.backends.tensorflow.probe.checking import disagreements
+from octune.backends.tensorflow.probe.harm import first_order_harm
 from octune.backends.tensorflow.probe.watching import Watcher
 from octune.calibration import Ranges
 from octune.errors import DataError
+from octune.harm import probe
 from octune.int8 import limit_for
 from octune.machine import probe_machine
 from octune.plan import Mode, Op, Plan, Scheme
-from octune.harm import probe
 
 __all__ = ["TensorFlowBackend"]
 
@@ -70,16 +72,19 @@ class TensorFlowBackend(Backend):
         if support().why:
             self._notes.append(support().why)
         if not any(op.can("int8") for op in ops):
-            self._notes.append("the model has no op that can be quantized (MatMul, Einsum or Conv2D with constant weights)")
+            self._notes.append(
+                "the model has no op that can be quantized (MatMul, Einsum or Conv2D with constant weights)"
+            )
 
-    # -- what is there --------------------------------------------------------------------------------------------
+    # -- what is there ---------------------------------------------------------------------------------------
 
     def fp32_model(self) -> Any:
         return self._form.build(self._frozen.graph_def)
 
     @property
     def can_stream(self) -> bool:
-        return self._form.kind == "graph"  # what is called and not run by a session has the threads of the whole process
+        # what is called and not run by a session has the threads of the whole process
+        return self._form.kind == "graph"
 
     @property
     def notes(self) -> Sequence[str]:
@@ -94,7 +99,10 @@ class TensorFlowBackend(Backend):
         schemes = tuple(
             scheme
             for scheme in op.schemes
-            if all((op.name, scheme.mode, repaired) not in self._refused for repaired in {False, bool(scheme.repairs)})
+            if all(
+                (op.name, scheme.mode, repaired) not in self._refused
+                for repaired in {False, bool(scheme.repairs)}
+            )
         )
         return replace(op, schemes=schemes, note="; ".join(filter(None, [op.note, *why]))) if why else op
 
@@ -119,7 +127,7 @@ class TensorFlowBackend(Backend):
     def _inputs(self, values: Mapping[str, Any]) -> Inputs:
         return Inputs(values, find_mask((slot.name, values[slot.tensor]) for slot in self._slots))
 
-    # -- look -----------------------------------------------------------------------------------------------------
+    # -- look ------------------------------------------------------------------------------------------------
 
     def observe(self, batches: Iterable[Inputs | Feed], visit: Visit) -> None:
         watcher, self._watcher = self._watching(), None
@@ -130,13 +138,19 @@ class TensorFlowBackend(Backend):
             watcher.close()
 
     def _watching(self) -> Watcher:
-        """What fetches tensors; the one that prepared is used again, because TensorFlow takes seconds to get a new one going."""
+        """What fetches tensors; the one that prepared is used again, because TensorFlow takes seconds to get
+        a new one going.
+        """
         if self._watcher is None:
-            self._watcher = Watcher(self._rewriter.light, self._rewriter.taps(), self._frozen.outputs.values(), self._threads)
+            self._watcher = Watcher(
+                self._rewriter.light, self._rewriter.taps(), self._frozen.outputs.values(), self._threads
+            )
         return self._watcher
 
     def prepare(self, inputs: Inputs | Feed) -> None:
-        """Run every op in int8 on a few rows, and refuse what disagrees with fp32: some kernels are silently wrong."""
+        """Run every op in int8 on a few rows, and refuse what disagrees with fp32: some kernels are silently
+        wrong.
+        """
         first = next(self.parts(inputs))
         fixed = any(slot.shape and slot.shape[0] is not None for slot in self._slots)
         few = first if fixed else first.resized(min(CHECKED_ROWS, first.batch_size))
@@ -147,8 +161,14 @@ class TensorFlowBackend(Backend):
         self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Inputs]
     ) -> dict[tuple[str, Scheme], float]:
         inputs = [_some_rows(part) for batch in batches for part in self.parts(batch)]
-        values = first_order_harm(self._rewriter, self._frozen.outputs.values(), candidates, ranges, inputs, self._threads)
-        left = {name: [s for s in schemes if (name, s) not in values] for name, schemes in candidates.items() if name in ranges}
+        values = first_order_harm(
+            self._rewriter, self._frozen.outputs.values(), candidates, ranges, inputs, self._threads
+        )
+        left = {
+            name: [s for s in schemes if (name, s) not in values]
+            for name, schemes in candidates.items()
+            if name in ranges
+        }
         return values | (probe(self, left, ranges, inputs) if any(left.values()) else {})
 
     def alone(self, op: Op, scheme: Scheme, ranges: Ranges) -> Callable[[], object]:
@@ -156,12 +176,18 @@ class TensorFlowBackend(Backend):
         graph = as_graph(graph_def)
         dtype = graph.get_tensor_by_name(fed).dtype
         array = np.random.default_rng(0).standard_normal(ranges[op.name].shape)
-        array = (32 * array).astype(np.int8).view(dtype.as_numpy_dtype) if dtype.is_quantized else array.astype(dtype.as_numpy_dtype)
+        array = (
+            (32 * array).astype(np.int8).view(dtype.as_numpy_dtype)
+            if dtype.is_quantized
+            else array.astype(dtype.as_numpy_dtype)
+        )
         # The op and not its output is fetched: copying that out would be timed as well.
-        run = new_session(graph, self._threads).make_callable(graph.get_tensor_by_name(fetched).op, feed_list=[fed])
+        run = new_session(graph, self._threads).make_callable(
+            graph.get_tensor_by_name(fetched).op, feed_list=[fed]
+        )
         return partial(run, array)
 
-    # -- act ------------------------------------------------------------------------------------------------------
+    # -- act -------------------------------------------------------------------------------------------------
 
     def apply(self, plan: Plan, ranges: Ranges) -> Any:
         plan.check(self.ops())
@@ -176,7 +202,8 @@ class TensorFlowBackend(Backend):
             self._notes.append(f"no part of the graph can be split into {self._streams} streams")
             return
         self._notes.append(
-            f"a graph in streams wants sessions with inter_op_parallelism_threads={self._streams} and intra_op_parallelism_threads "
+            f"a graph in streams wants sessions with inter_op_parallelism_threads={self._streams} and "
+            "intra_op_parallelism_threads "
             "such that their product is the number of threads; with the usual settings it is slower"
         )
         yield Finalist("streams", self._form.build(made))
@@ -201,8 +228,11 @@ class TensorFlowBackend(Backend):
             return super().outputs(plan, ranges, batches)
         plan.check(self.ops())
         names = self._form.outputs
-        # TensorFlow takes seconds to optimize a graph, and twice as long for a function: that is for models that stay.
-        with new_session(as_graph(self._rewriter.rewrite(plan, ranges)), self._threads, optimized=False) as session:
+        # TensorFlow takes seconds to optimize a graph, and twice as long for a function: that is for models
+        # that stay.
+        with new_session(
+            as_graph(self._rewriter.rewrite(plan, ranges)), self._threads, optimized=False
+        ) as session:
             answers = [session.run(list(names.values()), dict(inputs.values)) for inputs in batches]
         return [dict(zip(names, map(np.asarray, arrays), strict=True)) for arrays in answers]
 
@@ -243,13 +273,20 @@ class TensorFlowBackend(Backend):
             self._watcher.close()
         self._sessions.close()
 
-    # -- keep -----------------------------------------------------------------------------------------------------
+    # -- keep ------------------------------------------------------------------------------------------------
 
     def save(self, model: Any, plan: Plan, folder: Path) -> dict[str, Any]:
         return storage.save(model, self._form, folder)
 
     @classmethod
-    def load(cls, folder: Path, metadata: Mapping[str, Any], factory: Callable[[], Any] | None = None, *, limit_again: bool = False) -> Any:
+    def load(
+        cls,
+        folder: Path,
+        metadata: Mapping[str, Any],
+        factory: Callable[[], Any] | None = None,
+        *,
+        limit_again: bool = False,
+    ) -> Any:
         return storage.load(folder, metadata)
 
     @classmethod

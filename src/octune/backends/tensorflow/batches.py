@@ -3,8 +3,8 @@
     splitter = Splitter([Slot("input_ids", "input_ids:0", tf.int32, (None, 128)), ...], strict=False)
     inputs, label = splitter(batch)
 
-An array is one input; a tuple ``(inputs, label)`` is split; a longer tuple is passed by position; a dict is passed by name. What a
-tuple means is read off the number, types and ranks of the graph's inputs.
+An array is one input; a tuple ``(inputs, label)`` is split; a longer tuple is passed by position; a dict is
+passed by name. What a tuple means is read off the number, types and ranks of the graph's inputs.
 """
 
 from __future__ import annotations
@@ -101,11 +101,15 @@ def find_mask(named: Iterable[tuple[str, Array]]) -> npt.NDArray[np.bool_] | Non
 
 
 class Splitter:
-    """Tells inputs from label. ``strict``: a key that names no input is an error, else it is left out as PyTorch models do it."""
+    """Tells inputs from label. ``strict``: a key that names no input is an error, else it is left out as
+    PyTorch models do it.
+    """
 
     def __init__(self, slots: Sequence[Slot], *, strict: bool) -> None:
         self._slots, self._strict = tuple(slots), strict
-        self._by_name = {name: slot for slot in slots for name in (slot.name, slot.tensor, slot.tensor.removesuffix(":0"))}
+        self._by_name = {
+            name: slot for slot in slots for name in (slot.name, slot.tensor, slot.tensor.removesuffix(":0"))
+        }
 
     def __call__(self, batch: Any) -> tuple[dict[str, Array], Any]:
         """Arrays by tensor name, and the label (None if there is none)."""
@@ -143,9 +147,15 @@ class Splitter:
         missing = [slot.name for slot in self._slots if slot.name not in given]
         known = [slot.name for slot in self._slots]
         if missing or (unknown and self._strict):
-            hints = [f"{name!r} is none of them (nearest: {', '.join(nearest(name, known, 3)) or 'there are none'})" for name in unknown]
+            hints = [
+                f"{name!r} is none of them (nearest: "
+                f"{', '.join(nearest(name, known, 3)) or 'there are none'})"
+                for name in unknown
+            ]
             lost = [f"{', '.join(missing)} is missing"] if missing else []
-            raise DataError(f"A batch has the keys {list(batch)}; the model takes {known}: {'; '.join([*hints, *lost])}.")
+            raise DataError(
+                f"A batch has the keys {list(batch)}; the model takes {known}: {'; '.join([*hints, *lost])}."
+            )
         values = self._fit([given[slot.name] for slot in self._slots])
         return self._needed(values, given), label
 
@@ -159,20 +169,27 @@ class Splitter:
     def _needed(self, values: dict[str, Array] | None, batch: Any) -> dict[str, Array]:
         if values is None:
             raise DataError(
-                f"The model cannot be run on a batch of {_kind(batch)}. Expected {short(map(str, self._slots))}: an array, a tuple in "
+                f"The model cannot be run on a batch of {_kind(batch)}. Expected "
+                f"{short(map(str, self._slots))}: an array, a tuple in "
                 "this order or a dict by these names, alone or as (inputs, label)."
             )
         return values
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
-    return len(shape) == len(wanted) and all(size in (None, got) for size, got in zip(wanted, shape, strict=True))
+    return len(shape) == len(wanted) and all(
+        size in (None, got) for size, got in zip(wanted, shape, strict=True)
+    )
 
 
 def _kind(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_kind(item)}" for key, item in list(value.items())[:8]) + "}"
-    if isinstance(value, list | tuple) and len(value) <= 8 and not all(isinstance(item, int | float) for item in value):
+    if (
+        isinstance(value, list | tuple)
+        and len(value) <= 8
+        and not all(isinstance(item, int | float) for item in value)
+    ):
         return f"({', '.join(_kind(item) for item in value)})"
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", "")
     return f"{type(value).__name__}{f' {dtype}' if dtype else ''}{list(shape) if shape is not None else ''}"

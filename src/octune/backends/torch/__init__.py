@@ -1,4 +1,6 @@
-"""PyTorch: the user's unmodified ``nn.Module``, quantized module by module, compiled at the end where that is faster."""
+"""PyTorch: the user's unmodified ``nn.Module``, quantized module by module, compiled at the end where that is
+faster.
+"""
 
 from octune.backends.torch.backend import TorchBackend
 

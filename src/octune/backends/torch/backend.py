@@ -20,19 +20,20 @@ from octune.backends.torch.batchnorm import fold_batchnorms
 from octune.backends.torch.copying import light_copy, private_copy, replace_module
 from octune.backends.torch.discover import Found, discover
 from octune.backends.torch.doctor import self_test
-from octune.backends.torch.layers import Layer, quantized_layer
 from octune.backends.torch.harm import first_order_harm
+from octune.backends.torch.layers import Layer, quantized_layer
 from octune.backends.torch.sources import open_model
 from octune.calibration import Ranges
 from octune.errors import DataError, ModelError, UnsupportedError
+from octune.harm import probe
 from octune.int8 import limit_for
 from octune.plan import Op, Plan, Scheme
-from octune.harm import probe
 
 __all__ = ["TorchBackend"]
 
 PROBE_ROWS = 8
-# Parameters of int8 forms that sensitivity keeps in memory from one batch to the next; forms of larger models are made again.
+# Parameters of int8 forms that sensitivity keeps in memory from one batch to the next; forms of larger models
+# are made again.
 KEPT_FORMS = 200_000_000
 
 
@@ -51,7 +52,8 @@ class TorchBackend(Backend):
             raise ModelError("The model is already quantized by Octune. Give the fp32 model.")
         if settings.inputs or settings.outputs:
             raise UnsupportedError(
-                "model.inputs and model.outputs name tensors of a graph; a PyTorch model takes what its forward takes. Remove them."
+                "model.inputs and model.outputs name tensors of a graph; a PyTorch model takes what its "
+                "forward takes. Remove them."
             )
         self.limit = limit_for(portable=settings.portable)
         self._threads_before = torch.get_num_threads()
@@ -68,9 +70,11 @@ class TorchBackend(Backend):
             if found.op.note:
                 self._notes.append(f"{found.op.name}: {found.op.note}")
         if not any(found.op.can("int8") for found in self._found):
-            self._notes.append("the model has no op that can be quantized (Linear, Conv2d, Conv1D, Embedding)")
+            self._notes.append(
+                "the model has no op that can be quantized (Linear, Conv2d, Conv1D, Embedding)"
+            )
 
-    # -- what is there --------------------------------------------------------------------------------------------
+    # -- what is there ---------------------------------------------------------------------------------------
 
     def fp32_model(self) -> nn.Module:
         return copy.deepcopy(self._reference)
@@ -91,22 +95,29 @@ class TorchBackend(Backend):
     def resized(self, inputs: Call, samples: int) -> Call:
         return inputs.resized(samples)
 
-    # -- look -----------------------------------------------------------------------------------------------------
+    # -- look ------------------------------------------------------------------------------------------------
 
     def observe(self, batches: Iterable[Call], visit: Visit) -> None:
         for call in batches:
             mask = call.mask()
             handles = [
-                found.module.register_forward_pre_hook(self._watch(found.op, mask, visit), with_kwargs=True) for found in self._found
+                found.module.register_forward_pre_hook(self._watch(found.op, mask, visit), with_kwargs=True)
+                for found in self._found
             ]
-            handles += [f.module.register_forward_hook(self._watch_output(f.op, visit)) for f in self._found if f.op.kind == "conv2d"]
+            handles += [
+                f.module.register_forward_hook(self._watch_output(f.op, visit))
+                for f in self._found
+                if f.op.kind == "conv2d"
+            ]
             try:
                 with torch.inference_mode():
                     call(self._prepared)
             except DataError:
                 raise
             except Exception as error:
-                raise DataError(f"The model cannot be run on the calibration data: {type(error).__name__}: {error}") from error
+                raise DataError(
+                    f"The model cannot be run on the calibration data: {type(error).__name__}: {error}"
+                ) from error
             finally:
                 for handle in handles:
                     handle.remove()
@@ -117,7 +128,9 @@ class TorchBackend(Backend):
         try:
             self._prepared, folded = fold_batchnorms(self._reference, inputs)
         except Exception as error:
-            raise DataError(f"The model cannot be run on the calibration data: {type(error).__name__}: {error}") from error
+            raise DataError(
+                f"The model cannot be run on the calibration data: {type(error).__name__}: {error}"
+            ) from error
         if folded:
             self._notes.append(f"{len(folded)} BatchNorms are folded into the convolutions before them")
             self._found = discover(self._prepared)
@@ -133,7 +146,12 @@ class TorchBackend(Backend):
                 # Padding is not data: what it does to a range says nothing about real tokens.
                 visit(op.name, x[mask].numpy(), shape=shape)
             else:
-                visit(op.name, x.detach().float().numpy(), shape=shape, channel_axis=1 if op.kind == "conv2d" else -1)
+                visit(
+                    op.name,
+                    x.detach().float().numpy(),
+                    shape=shape,
+                    channel_axis=1 if op.kind == "conv2d" else -1,
+                )
 
         return hook
 
@@ -141,7 +159,11 @@ class TorchBackend(Backend):
     def _watch_output(op: Op, visit: Visit) -> Any:
         def hook(module: nn.Module, args: tuple[Any, ...], output: torch.Tensor) -> None:
             # The extremes alone: the sum of two convolutions is quantized by them in the compiled form.
-            visit(_output(op.name), torch.stack(torch.aminmax(output.detach().float())).numpy(), shape=tuple(output.shape))
+            visit(
+                _output(op.name),
+                torch.stack(torch.aminmax(output.detach().float())).numpy(),
+                shape=tuple(output.shape),
+            )
 
         return hook
 
@@ -157,7 +179,9 @@ class TorchBackend(Backend):
 
         if sum(found[name].op.parameters * len(schemes) for name, schemes in wanted.items()) <= KEPT_FORMS:
             make = functools.cache(make)  # every batch needs them again
-        values = first_order_harm(self._prepared, {name: found[name].module for name in wanted}, wanted, make, calls)
+        values = first_order_harm(
+            self._prepared, {name: found[name].module for name in wanted}, wanted, make, calls
+        )
         return probe(self, candidates, ranges, calls) if values is None else values
 
     def alone(self, op: Op, scheme: Scheme, ranges: Ranges) -> Callable[[], object]:
@@ -171,7 +195,7 @@ class TorchBackend(Backend):
         )
         return torch.inference_mode()(functools.partial(layer, x))
 
-    # -- act ------------------------------------------------------------------------------------------------------
+    # -- act -------------------------------------------------------------------------------------------------
 
     def _layer(self, found: Found, scheme: Scheme, ranges: Ranges) -> Layer:
         seen, given = ranges.get(found.op.name), ranges.get(_output(found.op.name))
@@ -180,10 +204,20 @@ class TorchBackend(Backend):
     def apply(self, plan: Plan, ranges: Ranges) -> nn.Module:
         plan.check(self.ops())
         replaced = [found for found in self._found if plan.get(found.op.name, Scheme.fp32()).dtype != "fp32"]
-        tied = {id(p) for found in self._found if found not in replaced for p in found.module.parameters(recurse=False)}
-        model = light_copy(self._prepared, [f.module for f in replaced if tied.isdisjoint(map(id, f.module.parameters(recurse=False)))])
+        tied = {
+            id(p)
+            for found in self._found
+            if found not in replaced
+            for p in found.module.parameters(recurse=False)
+        }
+        model = light_copy(
+            self._prepared,
+            [f.module for f in replaced if tied.isdisjoint(map(id, f.module.parameters(recurse=False)))],
+        )
         for found in replaced:
-            replace_module(model, model.get_submodule(found.op.name), self._layer(found, plan[found.op.name], ranges))
+            replace_module(
+                model, model.get_submodule(found.op.name), self._layer(found, plan[found.op.name], ranges)
+            )
         return model.eval()
 
     def run(self, model: nn.Module, inputs: Call) -> Outputs:
@@ -216,7 +250,9 @@ class TorchBackend(Backend):
         digest = hashlib.sha256()
         for name, tensor in sorted(self._reference.state_dict().items()):
             digest.update(name.encode())
-            digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
+            digest.update(
+                tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+            )
         return digest.hexdigest()
 
     def size(self, model: nn.Module) -> int:
@@ -225,14 +261,19 @@ class TorchBackend(Backend):
     def close(self) -> None:
         torch.set_num_threads(self._threads_before)
 
-    # -- keep -----------------------------------------------------------------------------------------------------
+    # -- keep ------------------------------------------------------------------------------------------------
 
     def save(self, model: nn.Module, plan: Plan, folder: Path) -> dict[str, Any]:
         return storage.save(model, self._origin, folder, self._example)
 
     @classmethod
     def load(
-        cls, folder: Path, metadata: Mapping[str, Any], factory: Callable[[], nn.Module] | None = None, *, limit_again: bool = False
+        cls,
+        folder: Path,
+        metadata: Mapping[str, Any],
+        factory: Callable[[], nn.Module] | None = None,
+        *,
+        limit_again: bool = False,
     ) -> nn.Module:
         return storage.load(folder, metadata, factory, limit_again=limit_again)
 

@@ -1,8 +1,8 @@
 """Any form of batch becomes one :class:`Call`: what to pass to the model, by position and by name.
 
-A tensor or array is one input; a tuple ``(inputs, label)`` is split; a longer tuple is passed by position; a dict (a
-BatchEncoding too) is passed by name. Labels inside a dict are taken as the label, and passed on only to a model that
-asks for them.
+A tensor or array is one input; a tuple ``(inputs, label)`` is split; a longer tuple is passed by position; a
+dict (a BatchEncoding too) is passed by name. Labels inside a dict are taken as the label, and passed on only
+to a model that asks for them.
 """
 
 from __future__ import annotations
@@ -54,9 +54,16 @@ class Call:
         index = torch.arange(rows) % size
 
         def cut(value: Any) -> Any:
-            return value[index] if isinstance(value, torch.Tensor) and value.ndim and value.shape[0] == size else value
+            return (
+                value[index]
+                if isinstance(value, torch.Tensor) and value.ndim and value.shape[0] == size
+                else value
+            )
 
-        return Call(tuple(cut(value) for value in self.args), {name: cut(value) for name, value in self.kwargs.items()})
+        return Call(
+            tuple(cut(value) for value in self.args),
+            {name: cut(value) for name, value in self.kwargs.items()},
+        )
 
     @property
     def batch_size(self) -> int:
@@ -82,7 +89,9 @@ class Splitter:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         parameters = inspect.signature(model.forward).parameters.values()
-        self._names = None if any(p.kind is p.VAR_KEYWORD for p in parameters) else {p.name for p in parameters}
+        self._names = (
+            None if any(p.kind is p.VAR_KEYWORD for p in parameters) else {p.name for p in parameters}
+        )
         self._tuple_form: Callable[[tuple[Any, ...]], tuple[Call, Any]] | None = None
 
     def __call__(self, batch: Any) -> tuple[Call, Any]:
@@ -103,7 +112,8 @@ class Splitter:
             kept = {name: _to_tensor(item, name) for name, item in value.items() if self._wanted(name)}
             if not kept:
                 raise DataError(
-                    f"A batch has the keys {list(value)}, none of which the model takes. Expected: {sorted(self._names or ())}."
+                    f"A batch has the keys {list(value)}, none of which the model takes. Expected: "
+                    f"{sorted(self._names or ())}."
                 )
             return Call(kwargs=kept), label
         if isinstance(value, list | tuple):
@@ -111,7 +121,9 @@ class Splitter:
         return Call((_to_tensor(value, "input"),)), None
 
     def _wanted(self, name: str) -> bool:
-        return (self._names is None and name not in LABELS) or (self._names is not None and name in self._names)
+        return (self._names is None and name not in LABELS) or (
+            self._names is not None and name in self._names
+        )
 
     def _settle(self, batch: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], tuple[Call, Any]]:
         def pair(batch: tuple[Any, ...]) -> tuple[Call, Any]:
@@ -137,13 +149,16 @@ class Splitter:
                 return form
         kinds = ", ".join(_kind(item) for item in batch)
         raise DataError(
-            f"The model cannot be run on a batch of ({kinds}). Expected (inputs, label), where inputs is a tensor, "
+            f"The model cannot be run on a batch of ({kinds}). Expected (inputs, label), where inputs is a "
+            "tensor, "
             f"a tuple for model(*inputs) or a dict for model(**inputs). Tried {'; '.join(failures)}."
         )
 
 
 def in_float32(tensor: torch.Tensor) -> torch.Tensor:
-    """Floats of any width as float32, which is what a baseline takes; whole numbers and booleans as they are."""
+    """Floats of any width as float32, which is what a baseline takes; whole numbers and booleans as they
+    are.
+    """
     return tensor.float() if tensor.is_floating_point() else tensor
 
 
@@ -163,7 +178,9 @@ def _to_tensor(value: Any, name: str) -> Any:
         return in_float32(value.detach().cpu())
     if isinstance(value, np.ndarray | np.generic):
         if value.dtype == object or value.dtype.kind in "US":
-            raise DataError(f"A batch holds {name} as an array of {value.dtype}. Expected numbers; tokenize text first.")
+            raise DataError(
+                f"A batch holds {name} as an array of {value.dtype}. Expected numbers; tokenize text first."
+            )
         array = np.ascontiguousarray(value)
         if not array.flags.writeable:
             array = array.copy()
@@ -176,7 +193,10 @@ def _to_tensor(value: Any, name: str) -> Any:
         return type(value)(_to_tensor(item, f"{name}[{i}]") for i, item in enumerate(value))
     if value is None or isinstance(value, bool | int | float):
         return value
-    raise DataError(f"A batch holds {name} as a {type(value).__name__}. Expected a tensor or an array; tokenize text first.")
+    raise DataError(
+        f"A batch holds {name} as a {type(value).__name__}. Expected a tensor or an array; tokenize text "
+        "first."
+    )
 
 
 def named_outputs(outputs: Any) -> dict[str, np.ndarray[Any, Any]]:
@@ -184,12 +204,22 @@ def named_outputs(outputs: Any) -> dict[str, np.ndarray[Any, Any]]:
     if isinstance(outputs, torch.Tensor):
         return {"output": _array(outputs)}
     if isinstance(outputs, Mapping):
-        return {str(name): _array(value) for name, value in outputs.items() if isinstance(value, torch.Tensor)}
+        return {
+            str(name): _array(value) for name, value in outputs.items() if isinstance(value, torch.Tensor)
+        }
     if isinstance(outputs, list | tuple):
-        return {str(index): _array(value) for index, value in enumerate(outputs) if isinstance(value, torch.Tensor)}
+        return {
+            str(index): _array(value)
+            for index, value in enumerate(outputs)
+            if isinstance(value, torch.Tensor)
+        }
     if dataclasses.is_dataclass(outputs) and not isinstance(outputs, type):
-        return {name: _array(value) for name, value in vars(outputs).items() if isinstance(value, torch.Tensor)}
-    raise DataError(f"The model returned a {type(outputs).__name__}. Expected a tensor, a tuple or a dict of tensors.")
+        return {
+            name: _array(value) for name, value in vars(outputs).items() if isinstance(value, torch.Tensor)
+        }
+    raise DataError(
+        f"The model returned a {type(outputs).__name__}. Expected a tensor, a tuple or a dict of tensors."
+    )
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:

@@ -1,7 +1,8 @@
 """Folding BatchNorm into the convolution before it, found by watching the model run.
 
-No tracing: a BatchNorm belongs to a convolution if its input is the very tensor that the convolution gave, every time.
-Folding is then checked on a real batch, and taken back where the output changes (the tensor had another reader).
+No tracing: a BatchNorm belongs to a convolution if its input is the very tensor that the convolution gave,
+every time. Folding is then checked on a real batch, and taken back where the output changes (the tensor had
+another reader).
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ Pair = tuple[str, str]
 
 
 def fold_batchnorms(model: nn.Module, call: Call) -> tuple[nn.Module, list[str]]:
-    """A light copy with BatchNorms folded, and the names of those that were. The same model if there are none."""
+    """A light copy with BatchNorms folded, and the names of those that were. The same model if there are
+    none.
+    """
     pairs = _pairs(model, call)
     if not pairs:
         return model, []
@@ -40,10 +43,16 @@ def _fold(model: nn.Module, pairs: list[Pair]) -> nn.Module:
     folded = light_copy(model)
     for conv_name, bn_name in pairs:
         conv, bn = folded.get_submodule(conv_name), folded.get_submodule(bn_name)
-        assert isinstance(conv, nn.Conv2d)  # _pairs chose them so
+        # _pairs chose them so
+        assert isinstance(conv, nn.Conv2d)
         assert isinstance(bn, nn.BatchNorm2d)
-        weight, bias = fuse_conv_bn_weights(conv.weight, conv.bias, bn.running_mean, bn.running_var, bn.eps, bn.weight, bn.bias)  # type: ignore[arg-type]
-        conv.weight, conv.bias = nn.Parameter(weight.detach(), requires_grad=False), nn.Parameter(bias.detach(), requires_grad=False)
+        assert bn.running_mean is not None
+        assert bn.running_var is not None
+        weight, bias = fuse_conv_bn_weights(
+            conv.weight, conv.bias, bn.running_mean, bn.running_var, bn.eps, bn.weight, bn.bias
+        )
+        conv.weight = nn.Parameter(weight.detach(), requires_grad=False)
+        conv.bias = nn.Parameter(bias.detach(), requires_grad=False)
         replace_module(folded, bn, nn.Identity())
     return folded.eval()
 
@@ -75,7 +84,11 @@ def _pairs(model: nn.Module, call: Call) -> list[Pair]:
     norms = [m for m in names if type(m) is nn.BatchNorm2d and m.track_running_stats]
     if not norms:
         return []
-    handles = [m.register_forward_hook(after_conv) for m in names if isinstance(m, nn.Conv2d) and geometry_of(m) is not None]
+    handles = [
+        m.register_forward_hook(after_conv)
+        for m in names
+        if isinstance(m, nn.Conv2d) and geometry_of(m) is not None
+    ]
     handles += [m.register_forward_pre_hook(before_bn, with_kwargs=True) for m in norms]
     try:
         with torch.inference_mode():
@@ -83,6 +96,10 @@ def _pairs(model: nn.Module, call: Call) -> list[Pair]:
     finally:
         for handle in handles:
             handle.remove()
-    found = [(conv, bn) for bn, convs in sources.items() if len(convs) == 1 and (conv := next(iter(convs))) is not None]
+    found = [
+        (conv, bn)
+        for bn, convs in sources.items()
+        if len(convs) == 1 and (conv := next(iter(convs))) is not None
+    ]
     convs = [conv for conv, _ in found]
     return [(names[conv], names[bn]) for conv, bn in found if convs.count(conv) == 1]

@@ -2,9 +2,10 @@
 
     model = compile_model(int8_module, call)      # an nn.Module like the one that came in
 
-The int8 layers export as themselves, so the graph holds exactly the plan: there is nothing for a pattern matcher to miss. Int8 then
-flows from layer to layer (see ``lowering``), and the compiler fuses what is left of the float work around it. Calls that the
-program was not exported for (another set of inputs, another type) go to the eager int8 model.
+The int8 layers export as themselves, so the graph holds exactly the plan: there is nothing for a pattern
+matcher to miss. Int8 then flows from layer to layer (see ``lowering``), and the compiler fuses what is left
+of the float work around it. Calls that the program was not exported for (another set of inputs, another type)
+go to the eager int8 model.
 """
 
 from __future__ import annotations
@@ -35,14 +36,16 @@ from octune.machine import probe_machine
 __all__ = ["CompiledModel", "Signature", "compile_model", "export_program", "load_compiled", "load_program"]
 
 log = logging.getLogger("octune")
-# One model is compiled once: to compile headers ahead, or to try whether vector code compiles for a CPU that has it, takes longer than
-# it saves.
+# One model is compiled once: to compile headers ahead, or to try whether vector code compiles for a CPU that
+# has it, takes longer than it saves.
 COMPILER = {"freezing": True, "aot_inductor.precompile_headers": False, "cpp.vec_isa_ok": True}
 
 
 @dataclass(frozen=True)
 class Signature:
-    """Which calls a compiled program answers: names, types and ranks of its inputs, and the dimensions that are fixed."""
+    """Which calls a compiled program answers: names, types and ranks of its inputs, and the dimensions that
+    are fixed.
+    """
 
     positional: tuple[tuple[str, int, tuple[int | None, ...]], ...]
     named: tuple[tuple[str, str, int, tuple[int | None, ...]], ...]
@@ -73,7 +76,10 @@ class Signature:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        return {"positional": [list(item) for item in self.positional], "named": [list(item) for item in self.named]}
+        return {
+            "positional": [list(item) for item in self.positional],
+            "named": [list(item) for item in self.named],
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Signature:
@@ -96,7 +102,9 @@ def _fits(value: Any, dtype: str, ndim: int, shape: tuple[int | None, ...]) -> b
 class CompiledModel(nn.Module):
     """Native code behind the face of the module it was made from."""
 
-    def __init__(self, runner: Callable[..., Any], package: Path, signature: Signature, eager: nn.Module | None) -> None:
+    def __init__(
+        self, runner: Callable[..., Any], package: Path, signature: Signature, eager: nn.Module | None
+    ) -> None:
         super().__init__()
         self.eager = eager
         self.package, self.signature = package, signature
@@ -106,11 +114,12 @@ class CompiledModel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self.signature.matches(args, kwargs):
-            # The program reads memory in the order it was exported with, and does not look: another layout would give
-            # wrong numbers without a word.
+            # The program reads memory in the order it was exported with, and does not look: another layout
+            # would give wrong numbers without a word.
             args = tuple(_dense(value) for value in args)
             given = {name: _dense(kwargs[name]) for name, *_ in self.signature.named}
-            # The program has no autograd: inside inference_mode it would refuse nothing, outside it must not record.
+            # The program has no autograd: inside inference_mode it would refuse nothing, outside it must not
+            # record.
             with torch.no_grad():
                 return self._runner(*args, **given)
         if self.eager is None:
@@ -118,7 +127,10 @@ class CompiledModel(nn.Module):
                 *(f"{d} of rank {n}" for d, n, _ in self.signature.positional),
                 *(f"{name}: {d} of rank {n}" for name, d, n, _ in self.signature.named),
             ]
-            raise ArtifactError(f"This compiled model takes ({', '.join(wanted)}), and its eager form could not be built here.")
+            raise ArtifactError(
+                f"This compiled model takes ({', '.join(wanted)}), and its eager form could not be built "
+                "here."
+            )
         return self.eager(*args, **kwargs)
 
     def train(self, mode: bool = True) -> CompiledModel:
@@ -132,7 +144,10 @@ class CompiledModel(nn.Module):
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError("A compiled model cannot be pickled. Save it with result.save(folder), load it with octune.load(folder).")
+        raise TypeError(
+            "A compiled model cannot be pickled. Save it with result.save(folder), load it with "
+            "octune.load(folder)."
+        )
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -145,12 +160,16 @@ class CompiledModel(nn.Module):
 
 
 def dynamic_dims(tensor: torch.Tensor) -> int:
-    """How many leading dimensions may vary: batch, and sequence for tokens and hidden states; images keep their size."""
+    """How many leading dimensions may vary: batch, and sequence for tokens and hidden states; images keep
+    their size.
+    """
     return 1 if tensor.ndim in (1, 4, 5) else min(2, tensor.ndim)
 
 
 def export(model: nn.Module, call: Call) -> tuple[torch.export.ExportedProgram, Signature]:
-    """Export with free batch and sequence sizes; where the model does not allow that, with free batch, then fixed."""
+    """Export with free batch and sequence sizes; where the model does not allow that, with free batch, then
+    fixed.
+    """
     call = _plain(call)
     failures: list[Exception] = []
     for dynamic in (dynamic_dims, lambda tensor: min(1, tensor.ndim), lambda tensor: 0):
@@ -167,18 +186,27 @@ def _plain(call: Call) -> Call:
     kwargs = {name: value for name, value in call.kwargs.items() if value is not None}
     if not all(isinstance(value, torch.Tensor) for value in (*call.args, *kwargs.values())):
         raise UnsupportedError("it is called with inputs that are not tensors")
-    return Call(tuple(_dense(value) for value in call.args), {name: _dense(value) for name, value in kwargs.items()})
+    return Call(
+        tuple(_dense(value) for value in call.args), {name: _dense(value) for name, value in kwargs.items()}
+    )
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor in plain memory order. A dimension of size 1 may have any stride and still count as contiguous, but a compiled
-    program takes strides literally: one-channel images made by ``array[:, None]`` would be read as if channels came last."""
+    """The tensor in plain memory order. A dimension of size 1 may have any stride and still count as
+    contiguous, but a compiled program takes strides literally: one-channel images made by ``array[:, None]``
+    would be read as if channels came last.
+    """
     return tensor.contiguous().view(-1).view(tensor.shape)
 
 
-def _export(model: nn.Module, call: Call, dynamic: Callable[[torch.Tensor], int]) -> torch.export.ExportedProgram:
+def _export(
+    model: nn.Module, call: Call, dynamic: Callable[[torch.Tensor], int]
+) -> torch.export.ExportedProgram:
     # A dimension of size 1 in the example would be taken for a constant.
-    call = Call(tuple(_widened(t, dynamic(t)) for t in call.args), {n: _widened(t, dynamic(t)) for n, t in call.kwargs.items()})
+    call = Call(
+        tuple(_widened(t, dynamic(t)) for t in call.args),
+        {n: _widened(t, dynamic(t)) for n, t in call.kwargs.items()},
+    )
     auto = torch.export.Dim.AUTO
 
     def free(tensor: torch.Tensor) -> dict[int, Any]:
@@ -196,7 +224,11 @@ def _by_parameter(model: nn.Module, shapes: tuple[tuple[Any, ...], dict[str, Any
     positional, named = shapes
     if not named:
         return positional
-    names = [n for n, p in inspect.signature(model.forward).parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    names = [
+        n
+        for n, p in inspect.signature(model.forward).parameters.items()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
     return {**dict(zip(names, positional, strict=False)), **named}
 
 
@@ -208,19 +240,26 @@ def _widened(tensor: torch.Tensor, dims: int) -> torch.Tensor:
 
 
 def compile_model(model: nn.Module, call: Call) -> CompiledModel:
-    """Native code for this machine; raises UnsupportedError, with a reason to show, when it cannot be made."""
+    """Native code for this machine; raises UnsupportedError, with a reason to show, when it cannot be
+    made.
+    """
     if probe_machine().compiler is None:
         raise UnsupportedError("there is no C++ compiler (install g++ to compile the winner)")
     from torch._inductor import aoti_compile_and_package
 
     program, signature = export(model, call)
     outputs = {
-        f"{name}.weight_int8": layer.output for name, layer in model.named_modules() if isinstance(layer, Int8Conv2d) and layer.output
+        f"{name}.weight_int8": layer.output
+        for name, layer in model.named_modules()
+        if isinstance(layer, Int8Conv2d) and layer.output
     }
     lower(program, outputs)
     folder = tempfile.TemporaryDirectory(prefix="octune-")
-    with _quiet(), torch.no_grad():  # the compiler folds constants, packed weights among them, only where nothing is differentiated
-        path = aoti_compile_and_package(program, package_path=str(Path(folder.name) / "compiled.pt2"), inductor_configs=COMPILER)
+    # the compiler folds constants, packed weights among them, only where nothing is differentiated
+    with _quiet(), torch.no_grad():
+        path = aoti_compile_and_package(
+            program, package_path=str(Path(folder.name) / "compiled.pt2"), inductor_configs=COMPILER
+        )
     compiled = load_compiled(Path(path), signature.to_json(), model)
     compiled.keep = folder  # the package goes when the model goes
     return compiled
@@ -246,7 +285,9 @@ def export_program(model: nn.Module, call: Call, path: Path) -> None:
 
 
 def load_program(path: Path, limit_again: Collection[str] = ()) -> nn.Module:
-    """The saved int8 graph as a module; weights are packed for the kernels once, here, those of some layers made smaller before."""
+    """The saved int8 graph as a module; weights are packed for the kernels once, here, those of some layers
+    made smaller before.
+    """
     program = torch.export.load(path)
     for name in limit_again:
         values, scale = (program.state_dict[f"{name}.{part}"] for part in ("weight_int8", "weight_scale"))
@@ -264,7 +305,11 @@ def _quiet() -> Iterator[None]:
     """The compiler chats on both streams; what matters comes back as an exception."""
     logger = logging.getLogger("torch")
     level = logger.level
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
         warnings.simplefilter("ignore")
         logger.setLevel(logging.ERROR)
         try:

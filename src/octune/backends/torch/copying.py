@@ -23,26 +23,34 @@ OTHER_FLOATS = (torch.float16, torch.bfloat16, torch.float64)
 
 
 def private_copy(model: nn.Module) -> tuple[nn.Module, list[str]]:
-    """A deep copy in eval mode with fp32 weights, and notes on what had to be changed. The model stays as it is."""
+    """A deep copy in eval mode with fp32 weights, and notes on what had to be changed. The model stays as it
+    is.
+    """
     _refuse_scripts(model)
     try:
         copied = copy.deepcopy(model)
     except Exception as error:
         raise ModelError(
             f"The model ({type(model).__qualname__}) cannot be copied: {type(error).__name__}: {error}. "
-            "Octune works on a copy so that your model stays as it is; remove what cannot be deep-copied (open files, locks, generators)."
+            "Octune works on a copy so that your model stays as it is; remove what cannot be deep-copied "
+            "(open files, locks, generators)."
         ) from error
     notes = []
     devices = {tensor.device.type for tensor in (*copied.parameters(), *copied.buffers())} - {"cpu"}
     if devices:
         copied = copied.cpu()
         notes.append(f"the model was on {', '.join(sorted(devices))}; its copy was moved to the CPU")
-    others = sorted({str(p.dtype).removeprefix("torch.") for p in copied.parameters() if p.dtype in OTHER_FLOATS})
+    others = sorted(
+        {str(p.dtype).removeprefix("torch.") for p in copied.parameters() if p.dtype in OTHER_FLOATS}
+    )
     if others:
         copied = copied.float()
         # Code that was written for weights of another type sends inputs of that type.
         copied.register_forward_pre_hook(_inputs_in_float32, with_kwargs=True)
-        notes.append(f"the weights were {', '.join(others)}; the baseline runs them as float32, and a saved model takes float32 inputs")
+        notes.append(
+            f"the weights were {', '.join(others)}; the baseline runs them as float32, and a saved model "
+            "takes float32 inputs"
+        )
     if model.training:
         notes.append("the model was in train mode; it is scored in eval mode")
     copied.eval()
@@ -57,19 +65,24 @@ def _refuse_scripts(model: nn.Module) -> None:
         if isinstance(module, torch.jit.ScriptModule):
             subject = f"The model's part {name!r}" if name else "The model"
             raise ModelError(
-                f"{subject} is a torch.jit.ScriptModule ({type(module).__name__}), whose ops cannot be replaced. Expected a plain "
-                "nn.Module: give the one that was scripted or traced, or export the model to ONNX and give the .onnx file."
+                f"{subject} is a torch.jit.ScriptModule ({type(module).__name__}), whose ops cannot be "
+                "replaced. Expected a plain "
+                "nn.Module: give the one that was scripted or traced, or export the model to ONNX and give "
+                "the .onnx file."
             )
 
 
-def _inputs_in_float32(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _inputs_in_float32(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     inputs: tuple[tuple[Any, ...], dict[str, Any]] = tree_map_only(torch.Tensor, in_float32, (args, kwargs))
     return inputs
 
 
 def _without_fast_paths(model: nn.Module) -> None:
-    # nn.TransformerEncoderLayer has a fused path that reads the weights of its Linears and never calls them: a
-    # swapped Linear would be passed over without a word. These two switches are how the module itself turns it off.
+    # nn.TransformerEncoderLayer has a fused path that reads the weights of its Linears and never calls them:
+    # a swapped Linear would be passed over without a word. These two switches are how the module itself turns
+    # it off.
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoderLayer):
             module.activation_relu_or_gelu = 0
@@ -79,11 +92,16 @@ def _without_fast_paths(model: nn.Module) -> None:
 
 
 def light_copy(model: nn.Module, shared: Iterable[nn.Module] | None = None) -> nn.Module:
-    """A deep copy whose parameters share their storage with the original: all of them, or those of the ``shared`` modules.
+    """A deep copy whose parameters share their storage with the original: all of them, or those of the
+    ``shared`` modules.
 
     What is handed to the user's code shares nothing; what is about to be replaced need not be copied.
     """
-    parameters = model.parameters() if shared is None else (p for module in shared for p in module.parameters(recurse=False))
+    parameters = (
+        model.parameters()
+        if shared is None
+        else (p for module in shared for p in module.parameters(recurse=False))
+    )
     memo: dict[int, object] = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in parameters}
     return copy.deepcopy(model, memo)
 

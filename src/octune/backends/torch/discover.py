@@ -3,8 +3,8 @@
     for found in discover(model):
         found.op, found.module
 
-A module counts by what it computes: a subclass that overrides ``forward`` computes something else and is left alone, unless it is a
-convolution that only pads by itself (see ``geometry``).
+A module counts by what it computes: a subclass that overrides ``forward`` computes something else and is left
+alone, unless it is a convolution that only pads by itself (see ``geometry``).
 """
 
 from __future__ import annotations
@@ -34,8 +34,19 @@ SCHEMES: dict[str, tuple[Scheme, ...]] = {
     "linear": _DENSE,
     "conv1d": _DENSE,
     # Dynamic ranges cost a pass over the whole image before the convolution can begin: never worth it.
-    "conv2d": (Scheme.int8("static"), *_REPAIRED, Scheme.int8("static", granularity="per_tensor"), Scheme.bf16(), Scheme.fp32()),
-    "embedding": (Scheme.int8("weight"), Scheme.int8("weight", granularity="per_tensor"), Scheme.bf16(), Scheme.fp32()),
+    "conv2d": (
+        Scheme.int8("static"),
+        *_REPAIRED,
+        Scheme.int8("static", granularity="per_tensor"),
+        Scheme.bf16(),
+        Scheme.fp32(),
+    ),
+    "embedding": (
+        Scheme.int8("weight"),
+        Scheme.int8("weight", granularity="per_tensor"),
+        Scheme.bf16(),
+        Scheme.fp32(),
+    ),
 }
 
 
@@ -110,11 +121,17 @@ def discover(model: nn.Module) -> list[Found]:
 
 def _cannot(module: nn.Module) -> str:
     """Why this module cannot be quantized, or an empty string."""
-    plain = next((kind for kind in (nn.Linear, nn.Conv2d, nn.Embedding) if isinstance(module, kind)), type(module))
+    plain = next(
+        (kind for kind in (nn.Linear, nn.Conv2d, nn.Embedding) if isinstance(module, kind)), type(module)
+    )
     own = type(module).forward is not plain.forward
     if isinstance(module, nn.Conv2d):
         if geometry_of(module) is None:
-            return OWN.format(type(module).__name__) if own else f"its padding ({module.padding_mode}) has no int8 kernel"
+            return (
+                OWN.format(type(module).__name__)
+                if own
+                else f"its padding ({module.padding_mode}) has no int8 kernel"
+            )
     elif own:
         return OWN.format(type(module).__name__)
     if isinstance(module, nn.Embedding) and module.max_norm is not None:

@@ -37,5 +37,7 @@ def self_test() -> SelfTest:
         return lambda: layer(x)
 
     with torch.inference_mode():
-        times = interleaved({name: call(layer) for name, layer in {"fp32": linear, **layers}.items()}, warmup=5, iterations=30)
+        times = interleaved(
+            {name: call(layer) for name, layer in {"fp32": linear, **layers}.items()}, warmup=5, iterations=30
+        )
     return SelfTest({name: times["fp32"].median_ms / times[name].median_ms for name in layers})

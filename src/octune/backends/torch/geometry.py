@@ -2,10 +2,10 @@
 
     geometry_of(module)         # -> Geometry, or None where it computes something else
 
-Many models come with a Conv2d that pads by itself, mostly as TensorFlow does (more zeros on the right and at the bottom than on the
-left and on top). What such a class does is found by watching it: it must call one convolution, with its own weight and bias, on its
-input with zeros around it, and give what that gives. How many zeros, and whether that depends on the size of the image, is seen on
-images of several sizes.
+Many models come with a Conv2d that pads by itself, mostly as TensorFlow does (more zeros on the right and at
+the bottom than on the left and on top). What such a class does is found by watching it: it must call one
+convolution, with its own weight and bias, on its input with zeros around it, and give what that gives. How
+many zeros, and whether that depends on the size of the image, is seen on images of several sizes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ Pads = tuple[int, int, int, int]  # as torch pads: left, right, top, bottom
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """``pads`` are zeros on the left, right, top and bottom, or "same": as TensorFlow pads, by the size of the image."""
+    """``pads`` are zeros on the left, right, top and bottom, or "same": as TensorFlow pads, by the size of
+    the image.
+    """
 
     stride: tuple[int, int]
     dilation: tuple[int, int]
@@ -46,9 +48,16 @@ class Geometry:
         return {**shared, "padding": [0, 0], "pads": SAME if self.pads == SAME else list(self.pads)}
 
 
-def same_padding(sizes: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]) -> Pads:
-    """Zeros around an image of (height, width), so that there is an output for every ``stride`` of its pixels."""
-    totals = [max((-(-n // s) - 1) * s + d * (k - 1) + 1 - n, 0) for n, k, s, d in zip(sizes, kernel, stride, dilation, strict=True)]
+def same_padding(
+    sizes: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]
+) -> Pads:
+    """Zeros around an image of (height, width), so that there is an output for every ``stride`` of its
+    pixels.
+    """
+    totals = [
+        max((-(-n // s) - 1) * s + d * (k - 1) + 1 - n, 0)
+        for n, k, s, d in zip(sizes, kernel, stride, dilation, strict=True)
+    ]
     (top, bottom), (left, right) = ((total // 2, total - total // 2) for total in totals)
     return left, right, top, bottom
 
@@ -58,8 +67,14 @@ _KNOWN: WeakKeyDictionary[nn.Module, Geometry | None] = WeakKeyDictionary()
 
 
 def geometry_of(module: nn.Conv2d) -> Geometry | None:
-    """What a convolution does to its image; None if it is no plain convolution of an image with zeros around it."""
-    if type(module).forward is nn.Conv2d.forward and module.padding_mode == "zeros" and not isinstance(module.padding, str):
+    """What a convolution does to its image; None if it is no plain convolution of an image with zeros around
+    it.
+    """
+    if (
+        type(module).forward is nn.Conv2d.forward
+        and module.padding_mode == "zeros"
+        and not isinstance(module.padding, str)
+    ):
         top, left = module.padding
         stride, dilation = _pair(module.stride), _pair(module.dilation)
         return Geometry(stride, dilation, module.groups, (int(left), int(left), int(top), int(top)))
@@ -82,14 +97,19 @@ def _watched(module: nn.Conv2d) -> Geometry | None:
     first = next(iter(seen.values()))
     if all(found == first for found in seen.values()):
         return first
-    if all(found.pads == same_padding(sizes, kernel, found.stride, found.dilation) for sizes, found in seen.items()):
+    if all(
+        found.pads == same_padding(sizes, kernel, found.stride, found.dilation)
+        for sizes, found in seen.items()
+    ):
         return Geometry(first.stride, first.dilation, first.groups, SAME)
     return None
 
 
 def _sizes(module: nn.Conv2d) -> Iterator[tuple[int, int]]:
     """Small images, of every remainder by the stride."""
-    height, width = (d * (k - 1) + 3 for d, k in zip(_pair(module.dilation), _pair(module.kernel_size), strict=True))
+    height, width = (
+        d * (k - 1) + 3 for d, k in zip(_pair(module.dilation), _pair(module.kernel_size), strict=True)
+    )
     for step in range(2 * max(_pair(module.stride))):
         yield height + step, width + step + 1
 
@@ -97,7 +117,9 @@ def _sizes(module: nn.Conv2d) -> Iterator[tuple[int, int]]:
 class _Recorder(TorchFunctionMode):
     """Keeps every convolution: its arguments by name, and what it gave."""
 
-    signature = inspect.signature(lambda input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1: None)
+    signature = inspect.signature(
+        lambda input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1: None
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +137,9 @@ class _Recorder(TorchFunctionMode):
 def _look(module: nn.Conv2d, sizes: tuple[int, int]) -> Geometry | None:
     """What it does to one image."""
     # No zero among the pixels, so that zeros around them are seen.
-    x = 1 + torch.rand(1, module.in_channels, *sizes, dtype=module.weight.dtype, generator=torch.Generator().manual_seed(0))
+    x = 1 + torch.rand(
+        1, module.in_channels, *sizes, dtype=module.weight.dtype, generator=torch.Generator().manual_seed(0)
+    )
     with torch.inference_mode(), _Recorder() as recorder:
         y = module(x)
     if len(recorder.calls) != 1:
@@ -147,7 +171,8 @@ def _argument(padding: Any, kernel: tuple[int, int], dilation: tuple[int, int]) 
     if padding == "valid":
         return 0, 0, 0, 0
     if padding == "same":
-        return same_padding((1, 1), kernel, (1, 1), dilation)  # for a stride of one the size of the image does not matter
+        # for a stride of one the size of the image does not matter
+        return same_padding((1, 1), kernel, (1, 1), dilation)
     top, left = _pair(padding)
     return left, left, top, top
 

@@ -1,8 +1,9 @@
-"""How much every op in every scheme changes the model's output, in one forward and backward pass and one more forward.
+"""How much every op in every scheme changes the model's output, in one forward and backward pass and one more
+forward.
 
-To first order an error dy at an op's output moves the model's output by J dy. With a random vector v,
-E[(v . J dy)^2] = |J dy|^2, and v . J comes out of one backward pass for all ops at once. So no op is ever quantized in the
-running model: its int8 kernel is asked what it would have answered on the fp32 input, and that is all.
+To first order an error dy at an op's output moves the model's output by J dy. With a random vector v, E[(v .
+J dy)^2] = |J dy|^2, and v . J comes out of one backward pass for all ops at once. So no op is ever quantized
+in the running model: its int8 kernel is asked what it would have answered on the fp32 input, and that is all.
 """
 
 from __future__ import annotations
@@ -32,11 +33,13 @@ def first_order_harm(
 ) -> dict[Key, float] | None:
     """Relative mean squared output change by (op, scheme), or None if the model cannot be differentiated.
 
-    ``make`` gives the int8 form of an op. Each is made when its op is reached and let go again: all forms of a large model at once are
-    more than the model itself.
+    ``make`` gives the int8 form of an op. Each is made when its op is reached and let go again: all forms of
+    a large model at once are more than the model itself.
     """
     generator = torch.Generator().manual_seed(0)
-    totals: dict[Key, float] = {(name, scheme): 0.0 for name, schemes in candidates.items() for scheme in schemes}
+    totals: dict[Key, float] = {
+        (name, scheme): 0.0 for name, schemes in candidates.items() for scheme in schemes
+    }
     variance, rows = 0.0, 0
     for call in calls:
         try:
@@ -75,14 +78,21 @@ def _gradients(
     finally:
         for handle in handles:
             handle.remove()
-    spread = float(sum((out.detach() - out.detach().mean(dim=0)).square().sum() for out in result)) / max(1, call.batch_size)
+    spread = float(sum((out.detach() - out.detach().mean(dim=0)).square().sum() for out in result)) / max(
+        1, call.batch_size
+    )
     if spread <= 1e-20:  # a single sample, or a constant output: compare with the output itself
         spread = float(sum(out.detach().square().sum() for out in result)) / max(1, call.batch_size)
     flat = [(name, tensor) for name, tensors in outputs.items() for tensor in tensors]
     draws = []
     for draw in range(DRAWS):
-        target = sum(((out * torch.randn(out.shape, generator=generator)).sum() for out in result), start=torch.zeros(()))
-        found = torch.autograd.grad(target, [tensor for _, tensor in flat], retain_graph=draw + 1 < DRAWS, allow_unused=True)
+        target = sum(
+            ((out * torch.randn(out.shape, generator=generator)).sum() for out in result),
+            start=torch.zeros(()),
+        )
+        found = torch.autograd.grad(
+            target, [tensor for _, tensor in flat], retain_graph=draw + 1 < DRAWS, allow_unused=True
+        )
         by_name: dict[str, list[torch.Tensor]] = {name: [] for name in modules}
         for (name, tensor), gradient in zip(flat, found, strict=True):
             by_name[name].append(torch.zeros_like(tensor) if gradient is None else gradient)
@@ -105,7 +115,8 @@ def _errors(
     def compare(name: str) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any, output: torch.Tensor) -> None:
             x = the_input(args, kwargs)
-            # Per sample where the first dimension is the batch, else in one sum: v is independent over samples.
+            # Per sample where the first dimension is the batch, else in one sum: v is independent over
+            # samples.
             rows = output.shape[0] if output.shape[0] == call.batch_size else 1
             weights = torch.stack([draw[name][visits[name]].reshape(rows, -1) for draw in gradients], dim=1)
             visits[name] += 1
@@ -117,7 +128,9 @@ def _errors(
 
         return hook
 
-    handles = [module.register_forward_hook(compare(name), with_kwargs=True) for name, module in modules.items()]
+    handles = [
+        module.register_forward_hook(compare(name), with_kwargs=True) for name, module in modules.items()
+    ]
     try:
         with torch.no_grad():
             call(model)
@@ -131,7 +144,11 @@ def _floats(outputs: Any) -> list[torch.Tensor]:
     if isinstance(outputs, torch.Tensor):
         outputs = [outputs]
     values = list(outputs.values()) if isinstance(outputs, Mapping) else list(outputs)
-    found = [value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point() and value.ndim > 0]
+    found = [
+        value
+        for value in values
+        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.ndim > 0
+    ]
     if not found or not any(value.requires_grad for value in found):
         raise RuntimeError("the model's output cannot be differentiated")
     return [value for value in found if value.requires_grad]

@@ -1,12 +1,12 @@
 """The modules that take the place of float ones. Each runs real kernels in eager mode and can be exported.
 
-Activations become uint8 with a zero point, weights int8 around zero: the only pairing that is fast on every CPU with
-int8 dot products (oneDNN's signed-activation kernels are an order of magnitude slower).
+Activations become uint8 with a zero point, weights int8 around zero: the only pairing that is fast on every
+CPU with int8 dot products (oneDNN's signed-activation kernels are an order of magnitude slower).
 
-A layer is made of plain tensors (saved as they are) and a few numbers (``settings``); the kernel's own packed weights are
-made from them when they are first needed, so a layer can be copied, pickled and saved. Under ``torch.export`` it emits
-the packing as part of the graph, where the compiler folds it into a constant. ``forward`` names its argument as the float
-modules do, because models call them by that name.
+A layer is made of plain tensors (saved as they are) and a few numbers (``settings``); the kernel's own packed
+weights are made from them when they are first needed, so a layer can be copied, pickled and saved. Under
+``torch.export`` it emits the packing as part of the graph, where the compiler folds it into a constant.
+``forward`` names its argument as the float modules do, because models call them by that name.
 """
 
 from __future__ import annotations
@@ -36,14 +36,20 @@ onednn: Any = torch.ops.onednn
 def _int8(weight: torch.Tensor, granularity: str | None, limit: Limit) -> tuple[torch.Tensor, torch.Tensor]:
     """int8 values and the scale of every output."""
     made = quantize_weight(weight.detach().numpy(), granularity, limit)
-    return torch.from_numpy(made.values), torch.from_numpy(np.broadcast_to(made.scales, weight.shape[:1]).copy())
+    return torch.from_numpy(made.values), torch.from_numpy(
+        np.broadcast_to(made.scales, weight.shape[:1]).copy()
+    )
 
 
 def spread_over_inputs(numbers: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """One number for every input channel, laid out so that it meets the weights that read that channel."""
     inputs, rest = weight.shape[1], (1,) * (weight.ndim - 2)
     groups = numbers.numel() // inputs
-    return numbers.reshape(groups, 1, inputs, *rest).expand(groups, weight.shape[0] // groups, inputs, *rest).reshape(-1, inputs, *rest)
+    return (
+        numbers.reshape(groups, 1, inputs, *rest)
+        .expand(groups, weight.shape[0] // groups, inputs, *rest)
+        .reshape(-1, inputs, *rest)
+    )
 
 
 _NO_GRID = (torch.empty(0), 0.0)  # compiled code has the grid in its graph
@@ -74,11 +80,16 @@ class Layer(nn.Module):
         return {**self.__dict__, "_kernel": None}
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}" for key, value in self.settings.items())
+        return ", ".join(
+            f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}"
+            for key, value in self.settings.items()
+        )
 
 
 class Kernel(NamedTuple):
-    """What a kernel is called with besides its input. To look a tensor up in a module takes as long as a small kernel: it is done once."""
+    """What a kernel is called with besides its input. To look a tensor up in a module takes as long as a
+    small kernel: it is done once.
+    """
 
     packed: torch.Tensor
     weight_scale: torch.Tensor
@@ -113,13 +124,16 @@ class Int8Weights(Layer):
     def limit_again(self) -> None:
         """Make weights that use all 8 bits safe for a CPU that adds pairs of products in 16 bits."""
         made = limited_again(Int8Weight(self.weight_int8.numpy(), self.weight_scale.numpy()))
-        self.set_tensors(weight_int8=torch.from_numpy(made.values), weight_scale=torch.from_numpy(made.scales))
+        self.set_tensors(
+            weight_int8=torch.from_numpy(made.values), weight_scale=torch.from_numpy(made.scales)
+        )
 
 
 class Int8Linear(Int8Weights):
     """Static int8: the input's range is known. ``settings``: scale, zero_point.
 
-    With ``smooth``, every channel of the input is multiplied by a number of its own first (see octune.repair.smooth).
+    With ``smooth``, every channel of the input is multiplied by a number of its own first (see
+    octune.repair.smooth).
     """
 
     kind = "int8_linear"
@@ -180,27 +194,37 @@ class Int8DynamicLinear(Int8Linear):
             scale = ((high - low) / 255.0).clamp(min=1e-12)
             zero_point = torch.round(-low / scale).to(torch.int32)
             q = decomposed.quantize_per_tensor.tensor(x, scale, zero_point, 0, 255, torch.uint8)
-            y = onednn.qlinear_pointwise.tensor(q, scale, zero_point, *kernel[:4], 1.0, 0, torch.float32, "none", [], "")
+            y = onednn.qlinear_pointwise.tensor(
+                q, scale, zero_point, *kernel[:4], 1.0, 0, torch.float32, "none", [], ""
+            )
         else:
-            span, down = np.float32(max(high.item(), 0.0)) - np.float32(min(low.item(), 0.0)), np.float32(-min(low.item(), 0.0))
+            span, down = (
+                np.float32(max(high.item(), 0.0)) - np.float32(min(low.item(), 0.0)),
+                np.float32(-min(low.item(), 0.0)),
+            )
             if not np.isfinite(span):
                 return F.linear(x, self.weight, self.bias).to(dtype)  # NaN in, NaN out, as in float
             # In float32, like the exported form: an eager and a compiled model must not differ in the scale.
             scale_ = float(max(span / np.float32(255.0), np.float32(1e-12)))
             q = to_uint8(x, scale_, zero_point_ := int(np.round(down / np.float32(scale_))))
-            y = onednn.qlinear_pointwise.default(q, scale_, zero_point_, *kernel[:4], 1.0, 0, torch.float32, "none", [], "")
+            y = onednn.qlinear_pointwise.default(
+                q, scale_, zero_point_, *kernel[:4], 1.0, 0, torch.float32, "none", [], ""
+            )
         return y if dtype is torch.float32 else y.to(dtype)
 
 
 class Int8Conv2d(Int8Weights):
-    """Static int8 convolution. ``settings``: scale, zero_point, stride, padding, dilation, groups, input_shape, output, pads.
+    """Static int8 convolution. ``settings``: scale, zero_point, stride, padding, dilation, groups,
+    input_shape, output, pads.
 
-    With ``smooth``, every channel of the input is multiplied by a number of its own first, as in :class:`Int8Linear`.
+    With ``smooth``, every channel of the input is multiplied by a number of its own first, as in
+    :class:`Int8Linear`.
 
-    ``input_shape`` is that of one calibrated sample. The kernel lays out its weights for a size of image; packed for an unknown
-    one, they are packed again at every call, which at batch 1 takes several times longer than the convolution itself.
-    ``output`` is the scale and zero point that fit what the convolution gives, for the compiled form (see ``lowering``).
-    ``pads`` (see ``geometry``) is there only where sides differ, which the kernel cannot do.
+    ``input_shape`` is that of one calibrated sample. The kernel lays out its weights for a size of image;
+    packed for an unknown one, they are packed again at every call, which at batch 1 takes several times
+    longer than the convolution itself. ``output`` is the scale and zero point that fit what the convolution
+    gives, for the compiled form (see ``lowering``). ``pads`` (see ``geometry``) is there only where sides
+    differ, which the kernel cannot do.
     """
 
     kind = "int8_conv2d"
@@ -208,7 +232,9 @@ class Int8Conv2d(Int8Weights):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.scale, self.zero_point = float(settings["scale"]), int(settings["zero_point"])
-        self.stride, self.padding, self.dilation = (list(settings[name]) for name in ("stride", "padding", "dilation"))
+        self.stride, self.padding, self.dilation = (
+            list(settings[name]) for name in ("stride", "padding", "dilation")
+        )
         self.groups = int(settings["groups"])
 
     @property
@@ -227,24 +253,30 @@ class Int8Conv2d(Int8Weights):
             weight = self.weight_int8
             if self._single:
                 weight, shape = F.pad(weight, (0, 0, 0, 0, 0, 1)), shape and [shape[0], 2, *shape[2:]]
-            packed = onednn.qconv_prepack.default(weight, self.weight_scale, self.scale, self.zero_point, *where, shape)
+            packed = onednn.qconv_prepack.default(
+                weight, self.weight_scale, self.scale, self.zero_point, *where, shape
+            )
             return Kernel(packed, self.weight_scale, self._zero_points(), self.bias, self.smooth, _NO_GRID)
-        packed = onednn.qconv_prepack(self.weight_int8, self.weight_scale, self.scale, self.zero_point, *where, shape)
+        packed = onednn.qconv_prepack(
+            self.weight_int8, self.weight_scale, self.scale, self.zero_point, *where, shape
+        )
         points = grid(self.scale, self.zero_point)
         self._kernel = Kernel(packed, self.weight_scale, self._zero_points(), self.bias, self.smooth, points)
         return self._kernel
 
     @property
     def _single(self) -> bool:
-        """One input channel. Its stride means nothing, so compiled code may take either layout for the other, and give wrong numbers:
-        it is compiled with a second channel of zeros."""
+        """One input channel. Its stride means nothing, so compiled code may take either layout for the other,
+        and give wrong numbers: it is compiled with a second channel of zeros.
+        """
         return self.weight_int8.shape[1] * self.groups == 1
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         compiling = torch.compiler.is_compiling()
         kernel = self._ready() if compiling or self._kernel is None else self._kernel
         squeezed = input.ndim == 3
-        # A cast that changes nothing still is a node of an exported graph, and keeps the compiler from fusing across it.
+        # A cast that changes nothing still is a node of an exported graph, and keeps the compiler from fusing
+        # across it.
         x = input if input.dtype is torch.float32 else input.float()
         x = x.unsqueeze(0) if squeezed else x
         if kernel.smooth is not None:
@@ -308,14 +340,18 @@ class Bf16Conv2d(Layer):
         return F.conv2d(x, self.weight, self.bias, **where).to(input.dtype)
 
 
-def _pads(settings: Mapping[str, Any], weight: torch.Tensor, shape: Sequence[int]) -> tuple[int, int, int, int]:
+def _pads(
+    settings: Mapping[str, Any], weight: torch.Tensor, shape: Sequence[int]
+) -> tuple[int, int, int, int]:
     """What a convolution adds around an image before the kernel sees it."""
     pads = settings.get("pads", (0, 0, 0, 0))
     if pads != SAME:
         left, right, top, bottom = pads
         return left, right, top, bottom
     kernel = (weight.shape[2], weight.shape[3])
-    return same_padding((shape[-2], shape[-1]), kernel, tuple(settings["stride"]), tuple(settings["dilation"]))
+    return same_padding(
+        (shape[-2], shape[-1]), kernel, tuple(settings["stride"]), tuple(settings["dilation"])
+    )
 
 
 class Bf16Embedding(Layer):
@@ -329,14 +365,31 @@ class Bf16Embedding(Layer):
 
 
 LAYERS: dict[str, type[Layer]] = {
-    layer.kind: layer for layer in (Int8Linear, Int8DynamicLinear, Int8Conv2d, Int8Embedding, Bf16Linear, Bf16Conv2d, Bf16Embedding)
+    layer.kind: layer
+    for layer in (
+        Int8Linear,
+        Int8DynamicLinear,
+        Int8Conv2d,
+        Int8Embedding,
+        Bf16Linear,
+        Bf16Conv2d,
+        Bf16Embedding,
+    )
 }
 
 
 def quantized_layer(
-    module: nn.Module, kind: str, scheme: Scheme, stats: TensorStats | None, output: TensorStats | None = None, *, limit: Limit
+    module: nn.Module,
+    kind: str,
+    scheme: Scheme,
+    stats: TensorStats | None,
+    output: TensorStats | None = None,
+    *,
+    limit: Limit,
 ) -> Layer:
-    """The replacement of a float module under a scheme; ``stats`` is what calibration saw of its input, ``output`` of its output."""
+    """The replacement of a float module under a scheme; ``stats`` is what calibration saw of its input,
+    ``output`` of its output.
+    """
     weight: torch.Tensor = module.get_parameter("weight")
     bias: torch.Tensor | None = getattr(module, "bias", None)
     if kind == "conv1d":
@@ -345,9 +398,13 @@ def quantized_layer(
     where: dict[str, Any] = {} if geometry is None else geometry.settings()
     family = {"conv2d": "conv2d", "embedding": "embedding"}.get(kind, "linear")
     if scheme.dtype == "bf16":
-        tensors = {"weight": weight.bfloat16()} | ({} if family == "embedding" else {"bias": None if bias is None else bias.bfloat16()})
+        tensors = {"weight": weight.bfloat16()} | (
+            {} if family == "embedding" else {"bias": None if bias is None else bias.bfloat16()}
+        )
         return LAYERS[f"bf16_{family}"](**where).set_tensors(**tensors)
-    unknown = set(scheme.repairs) - ({BIAS, SMOOTH} if family != "embedding" and scheme.mode == "static" else set())
+    unknown = set(scheme.repairs) - (
+        {BIAS, SMOOTH} if family != "embedding" and scheme.mode == "static" else set()
+    )
     if unknown:
         raise PlanError(f"A {kind} has no repair named {sorted(unknown)[0]!r} in {scheme}.")
     if scheme.mode == "static" and (stats is None or scheme.range_method is None):
@@ -365,11 +422,15 @@ def quantized_layer(
         smooth, input_range = torch.from_numpy(found.multiplier), (found.low, found.high)
     else:
         input_range = choose_range(stats, scheme.range_method)
-    values, scale = _int8(weight if smooth is None else weight / spread_over_inputs(smooth, weight), scheme.granularity, limit)
+    values, scale = _int8(
+        weight if smooth is None else weight / spread_over_inputs(smooth, weight), scheme.granularity, limit
+    )
     input_scale, zero_point = affine_uint8(*input_range)
     if family == "conv2d":
         where["input_shape"] = [1, *stats.shape[-3:]]
-        where["output"] = None if output is None or not output.finite else list(affine_uint8(output.low, output.high))
+        where["output"] = (
+            None if output is None or not output.finite else list(affine_uint8(output.low, output.high))
+        )
     layer: Int8Weights = LAYERS[f"int8_{family}"](scale=input_scale, zero_point=zero_point, **where)  # type: ignore[assignment]
     layer.set_tensors(weight_int8=values, weight_scale=scale, bias=bias, smooth=smooth)
     if BIAS in scheme.repairs:

@@ -1,12 +1,12 @@
 """Peepholes on an exported int8 graph: what the layers do one by one, done once.
 
 - one quantize for all readers of a tensor, and one matmul for int8 linears that read it (Q, K and V);
-- in a convolutional net, the skip of a residual block reads the uint8 tensor that the next convolution reads anyway; a skip that is a
-  convolution itself gives uint8; max pooling takes uint8;
+- in a convolutional net, the skip of a residual block reads the uint8 tensor that the next convolution reads
+  anyway; a skip that is a convolution itself gives uint8; max pooling takes uint8;
 - checks and casts that do nothing go: with one more reader, a float tensor cannot become a uint8 one.
 
-What is left, the compiler does by itself: it moves activations and additions that follow an int8 op into it, and lets it give
-uint8 where the next thing is a quantize, so that int8 flows from layer to layer.
+What is left, the compiler does by itself: it moves activations and additions that follow an int8 op into it,
+and lets it give uint8 where the next thing is a quantize, so that int8 flows from layer to layer.
 """
 
 from __future__ import annotations
@@ -33,8 +33,12 @@ _META.impl("qconv_prepack", lambda weight, *rest: weight)  # type: ignore[no-unt
 _PACKED, _SCALES, _BIAS = 3, 4, 6
 
 
-def lower(program: torch.export.ExportedProgram, outputs: Mapping[str, tuple[float, int]] | None = None) -> None:
-    """Rewrite the program's graph in place; ``outputs`` has the scale and zero point of convolutions' outputs, by weight."""
+def lower(
+    program: torch.export.ExportedProgram, outputs: Mapping[str, tuple[float, int]] | None = None
+) -> None:
+    """Rewrite the program's graph in place; ``outputs`` has the scale and zero point of convolutions'
+    outputs, by weight.
+    """
     graph = program.graph_module.graph
     buffers = program.graph_signature.inputs_to_buffers
     known = {node: outputs[buffers[node]] for node in buffers if outputs and buffers[node] in outputs}
@@ -71,12 +75,19 @@ def _drop_idle_casts(graph: Graph) -> None:
         graph.erase_node(node)
     for node in _calls(graph, aten.to.dtype):
         source = node.args[0]
-        if isinstance(source, Node) and len(node.args) == 2 and not node.kwargs and source.meta["val"].dtype == node.args[1]:
+        if (
+            isinstance(source, Node)
+            and len(node.args) == 2
+            and not node.kwargs
+            and source.meta["val"].dtype == node.args[1]
+        ):
             _replace(graph, node, source)
 
 
 def _pool_uint8(graph: Graph) -> None:
-    """Rounding keeps order, so the largest of the rounded is the rounded largest, and pooling can read a quarter of the bytes."""
+    """Rounding keeps order, so the largest of the rounded is the rounded largest, and pooling can read a
+    quarter of the bytes.
+    """
     for quantize in _calls(graph, decomposed.quantize_per_tensor.default):
         pool = quantize.args[0]
         if isinstance(pool, Node) and pool.target is aten.max_pool2d.default and len(pool.users) == 1:
@@ -104,30 +115,43 @@ def _share_quantizes(graph: Graph) -> None:
 
 
 def _quantize_skips(graph: Graph) -> None:
-    """Let an addition behind an int8 convolution read what the next convolution reads: uint8, a quarter of the traffic."""
+    """Let an addition behind an int8 convolution read what the next convolution reads: uint8, a quarter of
+    the traffic.
+    """
     for quantize in _calls(graph, decomposed.quantize_per_tensor.default):
         source = quantize.args[0]
         if not isinstance(source, Node) or not _feeds(quantize, onednn.qconv_pointwise.default):
             continue
-        skips = [user for user in source.users if user.target in (aten.add.Tensor, aten.add_.Tensor) and _adds_convolution(user, source)]
+        skips = [
+            user
+            for user in source.users
+            if user.target in (aten.add.Tensor, aten.add_.Tensor) and _adds_convolution(user, source)
+        ]
         if not skips:
             continue
         with graph.inserting_after(quantize):
-            back = graph.call_function(decomposed.dequantize_per_tensor.default, (quantize, *quantize.args[1:]))
+            back = graph.call_function(
+                decomposed.dequantize_per_tensor.default, (quantize, *quantize.args[1:])
+            )
             back.meta = dict(source.meta)
         for skip in skips:
-            # In an export every value is defined before its readers, but this quantize may come after the addition.
+            # In an export every value is defined before its readers, but this quantize may come after the
+            # addition.
             if _comes_before(graph, quantize, skip):
                 skip.replace_input_with(source, back)
     graph.eliminate_dead_code()
 
 
 def _quantize_shortcuts(graph: Graph, known: Mapping[str, tuple[float, int]]) -> None:
-    """Where two convolutions are added, let one give uint8: the other then adds it in its own kernel, and gives uint8 as well."""
+    """Where two convolutions are added, let one give uint8: the other then adds it in its own kernel, and
+    gives uint8 as well.
+    """
     for add in _calls(graph, aten.add.Tensor, aten.add_.Tensor):
-        if len(add.args) != 2 or add.kwargs or not all(_is_convolution(arg) and len(arg.users) == 1 for arg in add.args):  # type: ignore[union-attr]
+        both: tuple[Any, ...] = add.args
+        alone = all(_is_convolution(arg) and len(arg.users) == 1 for arg in both)
+        if len(both) != 2 or add.kwargs or not alone:
             continue
-        skip: Any = add.args[1]
+        skip = both[1]
         weight = skip.args[_PACKED].args[0]
         if weight.name in known:
             add.replace_input_with(skip, _rounded(graph, skip, (*known[weight.name], 0, 255, torch.uint8)))
@@ -161,7 +185,9 @@ def _merge_linears(graph: Graph) -> None:
     for node in _calls(graph, onednn.qlinear_pointwise.default):
         packed, scales, bias = (node.args[position] for position in (_PACKED, _SCALES, _BIAS))
         if isinstance(packed, Node) and all(_is_constant(one) for one in (packed.args[0], scales, bias)):
-            readers.setdefault((*node.args[:_PACKED], bias is None, *map(str, node.args[_BIAS + 1 :])), []).append(node)
+            readers.setdefault(
+                (*node.args[:_PACKED], bias is None, *map(str, node.args[_BIAS + 1 :])), []
+            ).append(node)
     for group in readers.values():
         if len(group) > 1:
             _merge(graph, group)
@@ -196,8 +222,15 @@ def _merge(graph: Graph, group: list[Node]) -> None:
 
 
 def fill_empty_arguments(program: torch.export.ExportedProgram) -> None:
-    """torch.export.save() cannot write an empty list of numbers; an op without a post-op does not read what stands there."""
-    for node in _calls(program.graph, onednn.qlinear_pointwise.default, onednn.qlinear_pointwise.tensor, onednn.qconv_pointwise.default):
+    """torch.export.save() cannot write an empty list of numbers; an op without a post-op does not read what
+    stands there.
+    """
+    for node in _calls(
+        program.graph,
+        onednn.qlinear_pointwise.default,
+        onednn.qlinear_pointwise.tensor,
+        onednn.qconv_pointwise.default,
+    ):
         node.args = tuple([0.0] if argument == [] else argument for argument in node.args)
 
 
@@ -220,7 +253,9 @@ def fold_packing(module: nn.Module) -> None:
 
 
 def quantize_as_layers_do(module: nn.Module, quantize: Callable[..., torch.Tensor]) -> None:
-    """Let an exported graph quantize as eager layers do: they round after the zero point is added, the reference op before."""
+    """Let an exported graph quantize as eager layers do: they round after the zero point is added, the
+    reference op before.
+    """
     if not isinstance(module, GraphModule):
         return
     targets = (decomposed.quantize_per_tensor.default, decomposed.quantize_per_tensor.tensor)

@@ -1,9 +1,11 @@
-"""Exported programs (``.pt2``) as models: their linear, convolution, norm and embedding calls become modules again.
+"""Exported programs (``.pt2``) as models: their linear, convolution, norm and embedding calls become modules
+again.
 
     model = from_program(torch.export.load("model.pt2"))
 
-A program has no modules, only calls on parameters. But the parameters keep the names that they had in the model, so every call
-can be given back its module under its old name, and from there on a program is a model like any other.
+A program has no modules, only calls on parameters. But the parameters keep the names that they had in the
+model, so every call can be given back its module under its old name, and from there on a program is a model
+like any other.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ aten: Any = torch.ops.aten
 
 
 def from_program(program: torch.export.ExportedProgram) -> nn.Module:
-    """A module that computes what the program does, with ``nn.Linear`` and the like where the program calls them."""
+    """A module that computes what the program does, with ``nn.Linear`` and the like where the program calls
+    them.
+    """
     model: GraphModule = program.module()
     made: dict[str, nn.Module] = {}
     for node in list(model.graph.nodes):
@@ -73,7 +77,13 @@ def _linear(x: Any, weight: torch.Tensor, bias: Any = None) -> nn.Module | None:
 
 
 def _conv2d(
-    x: Any, weight: torch.Tensor, bias: Any = None, stride: Any = (1, 1), padding: Any = (0, 0), dilation: Any = (1, 1), groups: int = 1
+    x: Any,
+    weight: torch.Tensor,
+    bias: Any = None,
+    stride: Any = (1, 1),
+    padding: Any = (0, 0),
+    dilation: Any = (1, 1),
+    groups: int = 1,
 ) -> nn.Module | None:
     if isinstance(bias, Node):
         return None
@@ -90,7 +100,15 @@ def _embedding(weight: torch.Tensor, ids: Any, padding_idx: int = -1, *rest: Any
 
 
 def _batch_norm(
-    x: Any, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, momentum: float, eps: float, *rest: Any
+    x: Any,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    variance: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+    *rest: Any,
 ) -> nn.Module | None:
     if training or not all(isinstance(tensor, torch.Tensor) for tensor in (weight, bias, mean, variance)):
         return None

@@ -2,8 +2,8 @@
 
     q = to_uint8(x, scale, zero_point)     # x / scale + zero_point, rounded to even, from 0 to 255
 
-The one kernel of PyTorch that does this in a single pass belongs to the quantized tensor types, which are on their way out. What is here
-takes four passes of plain arithmetic and gives the same bits.
+The one kernel of PyTorch that does this in a single pass belongs to the quantized tensor types, which are on
+their way out. What is here takes four passes of plain arithmetic and gives the same bits.
 """
 
 from __future__ import annotations
@@ -20,16 +20,20 @@ __all__ = ["decomposed", "grid", "quantize", "to_uint8"]
 # Any: the operators of this namespace are made at run time, and typed as such they would give Any everywhere.
 decomposed: Any = torch.ops.quantized_decomposed
 
-# Floats of this size are integers apart, so that adding it rounds to the nearest, ties to even, and leaves the integer in the lowest bits.
+# Floats of this size are integers apart, so that adding it rounds to the nearest, ties to even, and leaves
+# the integer in the lowest bits.
 _ROUNDER = torch.tensor(1.5 * 2**23, dtype=torch.float32, device="cpu")
-# Elements at a time: a large activation need not become another one four times its size, whose fresh memory costs more than the arithmetic.
+# Elements at a time: a large activation need not become another one four times its size, whose fresh memory
+# costs more than the arithmetic.
 _PIECE = 1 << 19
 
 
 def to_uint8(x: torch.Tensor, scale: float | torch.Tensor, zero_point: int | torch.Tensor) -> torch.Tensor:
     """Quantize a float32 tensor; the result lies in memory as it does, plain or with channels last."""
     if torch.compiler.is_compiling():
-        exported: torch.Tensor = decomposed.quantize_per_tensor.default(x, scale, zero_point, 0, 255, torch.uint8)
+        exported: torch.Tensor = decomposed.quantize_per_tensor.default(
+            x, scale, zero_point, 0, 255, torch.uint8
+        )
         return exported
     return quantize(x, *grid(float(scale), int(zero_point)))
 
@@ -48,7 +52,8 @@ def quantize(x: torch.Tensor, offset: torch.Tensor, multiplier: float) -> torch.
 
 def _rounded(x: torch.Tensor, offset: torch.Tensor, multiplier: float) -> torch.Tensor:
     """Integers whose lowest byte is the quantized value."""
-    # One multiply-add, not two steps: with a rounding in between, values near a tie would come out differently.
+    # One multiply-add, not two steps: with a rounding in between, values near a tie would come out
+    # differently.
     return torch.add(offset, x, alpha=multiplier).clamp_(0, 255).add_(_ROUNDER).view(torch.int32)
 
 

@@ -1,7 +1,8 @@
 """Saving a quantized module as plain files, and building it again without the fp32 model.
 
-The folder holds ``model.safetensors`` (all tensors), what the layers are (plain data for the manifest), and, where there is one,
-``compiled.pt2`` (native code) or ``program.pt2`` (the exported graph, for models whose class cannot be built again).
+The folder holds ``model.safetensors`` (all tensors), what the layers are (plain data for the manifest), and,
+where there is one, ``compiled.pt2`` (native code) or ``program.pt2`` (the exported graph, for models whose
+class cannot be built again).
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ WEIGHTS, COMPILED, PROGRAM = "model.safetensors", "compiled.pt2", "program.pt2"
 
 @dataclass(frozen=True)
 class Origin:
-    """How the float architecture can be built again: ``huggingface`` class and config, ``factory``, or only a ``class`` name."""
+    """How the float architecture can be built again: ``huggingface`` class and config, ``factory``, or only a
+    ``class`` name.
+    """
 
     kind: str
     reference: str
@@ -44,7 +47,11 @@ class Origin:
         """Find out from the model itself, and from where it came."""
         name = f"{type(model).__module__}:{type(model).__qualname__}"
         config = getattr(model, "config", None)
-        if config is not None and type(model).__module__.startswith("transformers.") and hasattr(config, "to_dict"):
+        if (
+            config is not None
+            and type(model).__module__.startswith("transformers.")
+            and hasattr(config, "to_dict")
+        ):
             return cls("huggingface", name, config.to_dict())
         if source is not None and ":" in source:
             return cls("factory", source)
@@ -55,7 +62,9 @@ class Origin:
         try:
             made = resolve(self.reference)
         except (ImportError, AttributeError) as error:
-            raise ArtifactError(f"The saved model was built by {self.reference}, which cannot be imported here: {error}.") from error
+            raise ArtifactError(
+                f"The saved model was built by {self.reference}, which cannot be imported here: {error}."
+            ) from error
         if self.kind == "huggingface":
             import transformers
 
@@ -88,11 +97,17 @@ def save(model: nn.Module, origin: Origin, folder: Path, example: Any = None) ->
     eager = compiled.eager if compiled is not None else model
     metadata: dict[str, Any] = {"origin": asdict(origin)}
     if eager is None:
-        raise ArtifactError("This model was itself loaded without its layers; copy the folder that it came from instead.")
+        raise ArtifactError(
+            "This model was itself loaded without its layers; copy the folder that it came from instead."
+        )
     tensors, ties = _distinct(eager.state_dict())
     save_file(tensors, folder / WEIGHTS)
     metadata["ties"] = ties
-    metadata["layers"] = {name: {"kind": m.kind, "settings": m.settings} for name, m in eager.named_modules() if isinstance(m, Layer)}
+    metadata["layers"] = {
+        name: {"kind": m.kind, "settings": m.settings}
+        for name, m in eager.named_modules()
+        if isinstance(m, Layer)
+    }
     metadata["identities"] = [name for name, m in eager.named_modules() if type(m) is nn.Identity]
     if compiled is not None:
         shutil.copyfile(compiled.package, folder / COMPILED)
@@ -125,9 +140,14 @@ def _distinct(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor
 
 
 def load(
-    folder: Path, metadata: Mapping[str, Any], factory: Callable[[], nn.Module] | None = None, *, limit_again: bool = False
+    folder: Path,
+    metadata: Mapping[str, Any],
+    factory: Callable[[], nn.Module] | None = None,
+    *,
+    limit_again: bool = False,
 ) -> nn.Module:
-    """Build the model again: from its class where that is possible, else from the compiled or exported program.
+    """Build the model again: from its class where that is possible, else from the compiled or exported
+    program.
 
     ``limit_again`` makes the weights safe for this CPU, which native code cannot be asked to do.
     """
@@ -144,13 +164,19 @@ def load(
         for module in eager.modules():
             if isinstance(module, Int8Weights):
                 module.limit_again()
-    if "compiled" in metadata and not limit_again and (native := _native(folder, metadata, eager)) is not None:
+    if (
+        "compiled" in metadata
+        and not limit_again
+        and (native := _native(folder, metadata, eager)) is not None
+    ):
         return native
     if eager is not None:
         return eager
     if (folder / PROGRAM).exists():
         kinds = {name: layer["kind"] for name, layer in metadata["layers"].items()}
-        multiplied = [name for name, kind in kinds.items() if kind.startswith("int8") and kind != Int8Embedding.kind]
+        multiplied = [
+            name for name, kind in kinds.items() if kind.startswith("int8") and kind != Int8Embedding.kind
+        ]
         return load_program(folder / PROGRAM, limit_again=multiplied if limit_again else ())
     raise reason or ArtifactError(f"{folder} holds nothing that can be run here.")
 
@@ -158,10 +184,17 @@ def load(
 def _native(folder: Path, metadata: Mapping[str, Any], eager: nn.Module | None) -> nn.Module | None:
     stamp, here = metadata["compiled"], probe_machine()
     if lacking := here.lacks(stamp["machine"]):
-        log.warning("the compiled model was made for a CPU with %s, which this one lacks: eager int8 is used", ", ".join(lacking))
+        log.warning(
+            "the compiled model was made for a CPU with %s, which this one lacks: eager int8 is used",
+            ", ".join(lacking),
+        )
         return None
     if stamp["torch"] != str(torch.__version__):
-        log.warning("the compiled model was made by torch %s, this is %s: eager int8 is used", stamp["torch"], torch.__version__)
+        log.warning(
+            "the compiled model was made by torch %s, this is %s: eager int8 is used",
+            stamp["torch"],
+            torch.__version__,
+        )
         return None
     return load_compiled(folder / COMPILED, stamp["signature"], eager)
 
@@ -184,11 +217,14 @@ def _restore(model: nn.Module, folder: Path, metadata: Mapping[str, Any]) -> nn.
         for name, tensor in tensors.items():
             _assign(model, name, tensor)
     except (AttributeError, KeyError) as error:
-        raise ArtifactError(f"The architecture that was built does not fit the saved weights: {error}") from error
+        raise ArtifactError(
+            f"The architecture that was built does not fit the saved weights: {error}"
+        ) from error
     left = sorted(set(model.state_dict()) - set(tensors))
     if left:
         raise ArtifactError(
-            f"The saved weights lack {left[0]!r}, which the architecture has ({len(left)} such): is it another version of the class?"
+            f"The saved weights lack {left[0]!r}, which the architecture has ({len(left)} such): is it "
+            "another version of the class?"
         )
     for parameter in model.parameters():
         parameter.requires_grad_(False)

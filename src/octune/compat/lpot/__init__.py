@@ -16,4 +16,12 @@ from octune.compat.lpot.graphs import iterator_sess_run, write_graph
 from octune.compat.lpot.quantization import Quantization
 from octune.compat.lpot.squad import SquadF1, SquadV1PostTransform, parse_label_file
 
-__all__ = ["DataLoader", "Quantization", "SquadF1", "SquadV1PostTransform", "iterator_sess_run", "parse_label_file", "write_graph"]
+__all__ = [
+    "DataLoader",
+    "Quantization",
+    "SquadF1",
+    "SquadV1PostTransform",
+    "iterator_sess_run",
+    "parse_label_file",
+    "write_graph",
+]

@@ -22,7 +22,8 @@ __all__ = ["DataLoader", "make_dataset"]
 class DataLoader:
     """Batches of a data set, which has ``__getitem__`` or ``__iter__``.
 
-    ``last_batch`` is "rollover" (a last batch may be short) or "discard". Without ``collate_fn`` the fields of samples are stacked.
+    ``last_batch`` is "rollover" (a last batch may be short) or "discard". Without ``collate_fn`` the fields
+    of samples are stacked.
     """
 
     def __init__(
@@ -42,7 +43,8 @@ class DataLoader:
             raise DataError(f"batch_size must be a whole number from 1. Got {batch_size!r} instead.")
         if num_workers or pin_memory:
             raise UnsupportedError(
-                "num_workers and pin_memory need PyTorch's DataLoader: pass one of those instead. Here data is read in turn."
+                "num_workers and pin_memory need PyTorch's DataLoader: pass one of those instead. Here data "
+                "is read in turn."
             )
         if not hasattr(dataset, "__getitem__") and (sampler is not None or batch_sampler is not None):
             raise DataError("A sampler needs a data set with __getitem__. This one can only be walked.")
@@ -51,7 +53,9 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         if self._batch_sampler is not None:
-            yield from (self._collate([self.dataset[index] for index in batch]) for batch in self._batch_sampler)
+            yield from (
+                self._collate([self.dataset[index] for index in batch]) for batch in self._batch_sampler
+            )
             return
         samples = self._samples()
         while batch := list(islice(samples, self.batch_size)):
@@ -82,7 +86,12 @@ def _stack(samples: list[Any]) -> Any:
 
 def make_dataset(dataset_type: str, *args: Any, **options: Any) -> Any:
     """A data set of LPOT's by its name; a name that is not here raises, with those that are."""
-    known: dict[str, Callable[..., Any]] = {"dummy": _dummy, "bert": _BertDataset, "glue": _glue, "imagefolder": _image_folder}
+    known: dict[str, Callable[..., Any]] = {
+        "dummy": _dummy,
+        "bert": _BertDataset,
+        "glue": _glue,
+        "imagefolder": _image_folder,
+    }
     build = known.get(dataset_type.lower())
     if build is None:
         raise UnsupportedError(
@@ -95,7 +104,9 @@ def make_dataset(dataset_type: str, *args: Any, **options: Any) -> Any:
         raise DataError(f"The data set {dataset_type} cannot be made of these arguments: {error}.") from error
 
 
-def _dummy(shape: Any, low: float = -128.0, high: float = 127.0, dtype: str = "float32", label: bool = False) -> list[Any]:
+def _dummy(
+    shape: Any, low: float = -128.0, high: float = 127.0, dtype: str = "float32", label: bool = False
+) -> list[Any]:
     """Random samples; ``shape`` includes their number, and a list of shapes makes several inputs."""
     rng = np.random.default_rng(1978)
     shapes = shape if isinstance(shape, list) else [shape]
@@ -126,21 +137,29 @@ class _BertDataset:
 
 
 def _glue(
-    data_dir: str | Path, model_name_or_path: str, task: str = "mrpc", max_seq_length: int = 128, evaluate: bool = True, **ignored: Any
+    data_dir: str | Path,
+    model_name_or_path: str,
+    task: str = "mrpc",
+    max_seq_length: int = 128,
+    evaluate: bool = True,
+    **ignored: Any,
 ) -> list[Any]:
     """Rows of a GLUE task, padded to ``max_seq_length``."""
     from octune.tasks import load_task
 
     if set(ignored) - {"model_type", "do_lower_case", "dynamic_length"}:
         raise DataError(
-            f"GLUE does not know {sorted(set(ignored))}. It knows data_dir, model_name_or_path, task, max_seq_length, evaluate."
+            f"GLUE does not know {sorted(set(ignored))}. It knows data_dir, model_name_or_path, task, "
+            "max_seq_length, evaluate."
         )
     loaded = load_task(task, data_dir, tokenizer=str(model_name_or_path), max_length=max_seq_length)
     rows: list[Any] = []
     for inputs, labels in loaded.evaluation if evaluate else loaded.calibration:
         width = max_seq_length - inputs["input_ids"].shape[1]
         padded = {name: np.pad(array, ((0, 0), (0, width))) for name, array in inputs.items()}
-        rows.extend(({name: array[row] for name, array in padded.items()}, labels[row]) for row in range(len(labels)))
+        rows.extend(
+            ({name: array[row] for name, array in padded.items()}, labels[row]) for row in range(len(labels))
+        )
     return rows
 
 
@@ -149,7 +168,12 @@ class _Images:
 
     def __init__(self, root: Path, transform: Callable[[Any], Any] | None) -> None:
         folders = sorted(child for child in root.iterdir() if child.is_dir()) if root.is_dir() else []
-        self._files = [(file, number) for number, folder in enumerate(folders) for file in sorted(folder.iterdir()) if file.is_file()]
+        self._files = [
+            (file, number)
+            for number, folder in enumerate(folders)
+            for file in sorted(folder.iterdir())
+            if file.is_file()
+        ]
         self._transform = transform
         if not self._files:
             raise DataError(f"{root} holds no images. Expected one folder of images per class.")
@@ -163,7 +187,9 @@ class _Images:
         try:
             images = importlib.import_module("PIL.Image")
         except ImportError as error:
-            raise DataError("ImageFolder needs Pillow to read images. Install it with: pip install pillow.") from error
+            raise DataError(
+                "ImageFolder needs Pillow to read images. Install it with: pip install pillow."
+            ) from error
         file, label = self._files[index]
         with images.open(file) as image:
             sample = (np.asarray(image.convert("RGB")), label)

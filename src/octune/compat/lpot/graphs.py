@@ -17,19 +17,27 @@ def write_graph(out_graph_def: Any, out_graph_file: str | Path) -> None:
     """Write a frozen graph, given as a GraphDef or a tf.Graph, to a .pb file."""
     definition = out_graph_def.as_graph_def() if hasattr(out_graph_def, "as_graph_def") else out_graph_def
     if not hasattr(definition, "SerializeToString"):
-        raise ModelError(f"write_graph needs a GraphDef: graph.as_graph_def(). Got {type(out_graph_def).__name__} instead.")
+        raise ModelError(
+            f"write_graph needs a GraphDef: graph.as_graph_def(). Got {type(out_graph_def).__name__} instead."
+        )
     path = Path(out_graph_file)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(definition.SerializeToString())
 
 
 def iterator_sess_run(
-    sess: Any, iter_op: Any, feed_dict: Mapping[Any, Any], output_tensor: Any, iteration: int = -1, measurer: Any = None
+    sess: Any,
+    iter_op: Any,
+    feed_dict: Mapping[Any, Any],
+    output_tensor: Any,
+    iteration: int = -1,
+    measurer: Any = None,
 ) -> Any:
-    """Start a graph's own iterator, then fetch ``output_tensor`` to the end of its data, or ``iteration`` times.
+    """Start a graph's own iterator, then fetch ``output_tensor`` to the end of its data, or ``iteration``
+    times.
 
-    Batches come back joined, in the form of ``output_tensor``: a tensor, a list or a dict. ``measurer`` has ``start()`` and ``end()``,
-    which are called around every batch.
+    Batches come back joined, in the form of ``output_tensor``: a tensor, a list or a dict. ``measurer`` has
+    ``start()`` and ``end()``, which are called around every batch.
     """
     import tensorflow as tf
 
@@ -46,7 +54,9 @@ def iterator_sess_run(
             break
         parts.append(part)
     if not parts:
-        raise DataError("The graph's iterator gave no batch. Check the file that feed_dict names, and iteration.")
+        raise DataError(
+            "The graph's iterator gave no batch. Check the file that feed_dict names, and iteration."
+        )
     if isinstance(parts[0], Mapping):
         return {name: _joined([part[name] for part in parts]) for name in parts[0]}
     if isinstance(parts[0], list | tuple):

@@ -15,7 +15,8 @@ __all__ = ["UpdateMetric"]
 
 
 class UpdateMetric(Metric):
-    """Makes a new instance of the user's class for every model, updates it once with everything, and takes its result.
+    """Makes a new instance of the user's class for every model, updates it once with everything, and takes
+    its result.
 
     ``update`` gets the model's output as one array, or a list of arrays if there are several, and the labels.
     """
@@ -24,7 +25,8 @@ class UpdateMetric(Metric):
         missing = [method for method in ("update", "result") if not callable(getattr(build, method, None))]
         if missing:
             raise ConfigError(
-                f"The metric {name!r} has no {' and no '.join(missing)}. Expected a class with update(preds, labels) and result()."
+                f"The metric {name!r} has no {' and no '.join(missing)}. Expected a class with update(preds, "
+                "labels) and result()."
             )
         self.name, self._build, self._options = name, build, options
 
@@ -35,6 +37,10 @@ class UpdateMetric(Metric):
     def score(self, predictions: Sequence[Any], labels: Sequence[Any]) -> Score:
         metric = self._build(**self._options)
         several = bool(predictions) and isinstance(predictions[0], tuple)
-        columns = [np.stack(column) for column in zip(*predictions, strict=True)] if several else np.asarray(predictions)
+        columns = (
+            [np.stack(column) for column in zip(*predictions, strict=True)]
+            if several
+            else np.asarray(predictions)
+        )
         metric.update(columns, np.asarray(labels))
         return Score(float(metric.result()), len(labels))

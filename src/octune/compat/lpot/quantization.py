@@ -23,7 +23,8 @@ __all__ = ["Quantization"]
 class Quantization:
     """Tunes models as a YAML file says, in LPOT's dialect or any other that Octune reads.
 
-    With ``strict``, a run in which nothing meets the criterion raises CriterionError instead of handing over the closest model.
+    With ``strict``, a run in which nothing meets the criterion raises CriterionError instead of handing over
+    the closest model.
     """
 
     def __init__(self, conf: str | Path | dict[str, Any] | Config, *, strict: bool = False) -> None:
@@ -48,23 +49,39 @@ class Quantization:
         num_workers: int = 0,
         pin_memory: bool = False,
     ) -> Any:
-        """Batches of a data set. PyTorch's own loader serves a YAML file that names pytorch, and only it can use several workers."""
+        """Batches of a data set. PyTorch's own loader serves a YAML file that names pytorch, and only it can
+        use several workers.
+        """
         if self.config.model is not None and self.config.model.framework == "pytorch":
             from torch.utils.data import DataLoader as TorchLoader
 
-            common: dict[str, Any] = {"collate_fn": collate_fn, "num_workers": num_workers, "pin_memory": pin_memory}
+            common: dict[str, Any] = {
+                "collate_fn": collate_fn,
+                "num_workers": num_workers,
+                "pin_memory": pin_memory,
+            }
             if batch_sampler is not None:
                 return TorchLoader(dataset, batch_sampler=[list(batch) for batch in batch_sampler], **common)
-            return TorchLoader(dataset, batch_size, sampler=sampler, drop_last=last_batch == "discard", **common)
-        return DataLoader(dataset, batch_size, collate_fn, last_batch, sampler, batch_sampler, num_workers, pin_memory)
+            return TorchLoader(
+                dataset, batch_size, sampler=sampler, drop_last=last_batch == "discard", **common
+            )
+        return DataLoader(
+            dataset, batch_size, collate_fn, last_batch, sampler, batch_sampler, num_workers, pin_memory
+        )
 
     def metric(self, name: str, metric_cls: Any, **kwargs: Any) -> None:
-        """Score by a class of your own, with ``update(preds, labels)`` and ``result()``; or by one of Octune's metrics."""
-        ours = isinstance(metric_cls, Metric) or (isinstance(metric_cls, type) and issubclass(metric_cls, Metric))
+        """Score by a class of your own, with ``update(preds, labels)`` and ``result()``; or by one of
+        Octune's metrics.
+        """
+        ours = isinstance(metric_cls, Metric) or (
+            isinstance(metric_cls, type) and issubclass(metric_cls, Metric)
+        )
         self._metric = get_metric(metric_cls, **kwargs) if ours else UpdateMetric(name, metric_cls, kwargs)
 
     def postprocess(self, name: str, postprocess_cls: Callable[..., Step], **kwargs: Any) -> None:
-        """Put a step between the model's output and the metric: called with ``(predictions, labels)``, it returns both."""
+        """Put a step between the model's output and the metric: called with ``(predictions, labels)``, it
+        returns both.
+        """
         self._steps.append(postprocess_cls(**kwargs))
 
     def __call__(
@@ -75,10 +92,12 @@ class Quantization:
         eval_dataloader: Any = None,
         eval_func: Callable[[Any], Any] | None = None,
     ) -> Any:
-        """The fastest quantized form of ``model`` that meets the criterion: a tf.Graph for a graph, a module for a module.
+        """The fastest quantized form of ``model`` that meets the criterion: a tf.Graph for a graph, a module
+        for a module.
 
-        It is scored by ``eval_func(model) -> float``, or by a metric over ``eval_dataloader``. With neither, agreement with fp32 is what
-        counts. A loader that the call leaves out may be named in the YAML file. ``performance_only`` in the file skips scoring.
+        It is scored by ``eval_func(model) -> float``, or by a metric over ``eval_dataloader``. With neither,
+        agreement with fp32 is what counts. A loader that the call leaves out may be named in the YAML file.
+        ``performance_only`` in the file skips scoring.
         """
         refuse_training(q_func)
         if self.config.tuning.performance_only:
@@ -101,9 +120,14 @@ class Quantization:
         return Postprocessed(metric, self._steps) if metric is not None and self._steps else metric
 
     def _unscored(self, model: Any, q_dataloader: Any) -> Any:
-        story = "tuning.exit_policy.performance_only skips scoring: the fastest plan is applied, and nothing is known of its accuracy."
+        story = (
+            "tuning.exit_policy.performance_only skips scoring: the fastest plan is applied, and nothing "
+            "is known of its accuracy."
+        )
         if self.strict:
             raise CriterionError(f"{story} Leave 'strict' out, or set performance_only to false.")
         warnings.warn(story, stacklevel=3)
-        config = self.config.model_copy(update={"tuning": self.config.tuning.model_copy(update={"performance_only": False})})
+        config = self.config.model_copy(
+            update={"tuning": self.config.tuning.model_copy(update={"performance_only": False})}
+        )
         return quantize(model, calibration=q_dataloader, config=config)

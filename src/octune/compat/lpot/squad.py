@@ -1,11 +1,11 @@
-"""SQuAD v1.1 as LPOT's code scores it: ``SquadV1PostTransform`` turns logits into answers, ``SquadF1`` scores them.
+"""SQuAD v1.1 as LPOT's code scores it: ``SquadV1PostTransform`` turns logits into answers, ``SquadF1`` scores
+them.
 
-squad_transform = SquadV1PostTransform(eval_examples, eval_features, n_best_size, max_answer_length, do_lower_case)
-squad_transform = SquadV1PostTransform(label_file, vocab_file)                  # makes the features itself
-preds, label = squad_transform((all_results, parse_label_file(label_file)))
-f1 = SquadF1()
-f1.update(preds, label)
-f1.result()                                                                     # 0 to 100
+squad_transform = SquadV1PostTransform(eval_examples, eval_features, n_best_size, max_answer_length,
+do_lower_case) squad_transform = SquadV1PostTransform(label_file, vocab_file)                  # makes the
+features itself preds, label = squad_transform((all_results, parse_label_file(label_file))) f1 = SquadF1()
+f1.update(preds, label) f1.result()                                                                     # 0 to
+100
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def parse_label_file(label_file: str | Path) -> list[dict[str, Any]]:
 
 
 class SquadF1:
-    """The mean F1 over all questions of the labels, 0 to 100; a question without a prediction scores 0, as in the official script."""
+    """The mean F1 over all questions of the labels, 0 to 100; a question without a prediction scores 0, as in
+    the official script.
+    """
 
     def __init__(self) -> None:
         self._texts: list[str] = []
@@ -48,14 +50,19 @@ class SquadF1:
         self.__init__()  # type: ignore[misc]
 
     def update(self, preds: Any, labels: Any) -> None:
-        """``preds`` maps question ids to texts, ``labels`` are SQuAD articles or map ids to answers; or both are lists in one order."""
+        """``preds`` maps question ids to texts, ``labels`` are SQuAD articles or map ids to answers; or both
+        are lists in one order.
+        """
         if isinstance(preds, Mapping):
             accepted = _answers_by_id(labels)
             self._texts += [str(preds.get(question, "")) for question in accepted]
             self._accepted += accepted.values()
             return
         if len(preds) != len(labels):
-            raise EvaluationError(f"SquadF1 needs one prediction per label. Got {len(preds)} predictions and {len(labels)} labels.")
+            raise EvaluationError(
+                f"SquadF1 needs one prediction per label. Got {len(preds)} predictions and {len(labels)} "
+                "labels."
+            )
         self._texts += [str(text) for text in preds]
         self._accepted += [(label,) if isinstance(label, str) else tuple(map(str, label)) for label in labels]
 
@@ -66,24 +73,35 @@ class SquadF1:
 
 def _answers_by_id(labels: Any) -> dict[str, tuple[str, ...]]:
     if isinstance(labels, Mapping) and "data" not in labels:
-        return {str(key): (value,) if isinstance(value, str) else tuple(map(str, value)) for key, value in labels.items()}
+        return {
+            str(key): (value,) if isinstance(value, str) else tuple(map(str, value))
+            for key, value in labels.items()
+        }
     articles = labels["data"] if isinstance(labels, Mapping) else labels
     if len(articles) == 1 and isinstance(articles[0], list):  # a loader put them into a batch of one
         articles = articles[0]
     try:
         paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
-        return {entry["id"]: tuple(answer["text"] for answer in entry["answers"]) for paragraph in paragraphs for entry in paragraph["qas"]}
+        return {
+            entry["id"]: tuple(answer["text"] for answer in entry["answers"])
+            for paragraph in paragraphs
+            for entry in paragraph["qas"]
+        }
     except (KeyError, TypeError) as error:
-        raise EvaluationError(f"SquadF1 needs SQuAD articles as labels, as parse_label_file gives them ({error!r}).") from error
+        raise EvaluationError(
+            f"SquadF1 needs SQuAD articles as labels, as parse_label_file gives them ({error!r})."
+        ) from error
 
 
 class SquadV1PostTransform:
-    """From the logits of all features to one answer per question; called with ``(results, label)``, it returns ``(answers, label)``.
+    """From the logits of all features to one answer per question; called with ``(results, label)``, it
+    returns ``(answers, label)``.
 
-    Made of ``(eval_examples, eval_features, n_best_size, max_answer_length, do_lower_case)``, the features being google-research's or
-    Octune's questions and windows; or of ``(label_file, vocab_file, n_best_size, max_seq_length, max_query_length, max_answer_length,
-    do_lower_case, doc_stride)``, where the features are made again, with windows that start every ``doc_stride`` tokens.
-    Results are a list of objects with ``unique_id``, ``start_logits`` and ``end_logits``, or three arrays of these.
+    Made of ``(eval_examples, eval_features, n_best_size, max_answer_length, do_lower_case)``, the features
+    being google-research's or Octune's questions and windows; or of ``(label_file, vocab_file, n_best_size,
+    max_seq_length, max_query_length, max_answer_length, do_lower_case, doc_stride)``, where the features are
+    made again, with windows that start every ``doc_stride`` tokens. Results are a list of objects with
+    ``unique_id``, ``start_logits`` and ``end_logits``, or three arrays of these.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -106,7 +124,13 @@ class SquadV1PostTransform:
     ) -> None:
         rules = SpanRules(n_best_size, max_answer_length)
         source = SteppedWindows.of(
-            read_squad(Path(label_file)), Path(vocab_file), max_seq_length, max_query_length, doc_stride, rules, lower=do_lower_case
+            read_squad(Path(label_file)),
+            Path(vocab_file),
+            max_seq_length,
+            max_query_length,
+            doc_stride,
+            rules,
+            lower=do_lower_case,
         )
         self._examples: Sequence[Any] = source.questions
         self._features: Sequence[Any] = source.windows
@@ -128,7 +152,9 @@ class SquadV1PostTransform:
     def __call__(self, sample: tuple[Any, Any]) -> tuple[dict[str, str], Any]:
         results, label = sample
         logits = _by_id(results)
-        ids = [getattr(feature, "unique_id", FIRST_ID + number) for number, feature in enumerate(self._features)]
+        ids = [
+            getattr(feature, "unique_id", FIRST_ID + number) for number, feature in enumerate(self._features)
+        ]
         if set(ids) != set(logits):
             raise EvaluationError(
                 f"The results are of {len(logits)} features, but there are {len(ids)} that {self._made}. "
@@ -136,11 +162,15 @@ class SquadV1PostTransform:
             )
         rows = [logits[number] for number in ids]
         if self._features and not isinstance(self._features[0], Window):
-            return decode_features(self._examples, self._features, rows, self._rules, lower=self._lower), label
+            return decode_features(
+                self._examples, self._features, rows, self._rules, lower=self._lower
+            ), label
         questions: Sequence[Question] = self._examples
         answers = decode_spans(rows, range(len(rows)), self._features, questions, self._rules)
         order = list(dict.fromkeys(window.question for window in self._features))
-        return {questions[number].id: answer.text for number, answer in zip(order, answers, strict=True)}, label
+        return {
+            questions[number].id: answer.text for number, answer in zip(order, answers, strict=True)
+        }, label
 
 
 def _by_id(results: Any) -> dict[int, tuple[Any, Any]]:

@@ -2,7 +2,8 @@
 
     normalise(graph, shapes)        # -> {original node: its MatMul}, and why others were left alone
 
-That is how Keras writes Dense on 3-D input and the projections of MultiHeadAttention. The last Reshape keeps the name of the original node.
+That is how Keras writes Dense on 3-D input and the projections of MultiHeadAttention. The last Reshape keeps
+the name of the original node.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from octune.backends.tensorflow.graph.emit import constant, node
 from octune.backends.tensorflow.clean.fold import value_of
+from octune.backends.tensorflow.graph.emit import constant, node
 from octune.backends.tensorflow.graph.graph import Array, Graph, attribute, node_of
 from octune.backends.tensorflow.graph.shapes import Shape, Shapes
 
@@ -25,7 +26,9 @@ BATCHED = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
 
 @dataclass
 class Normalised:
-    """``matmuls``: original node -> the MatMul that computes it now. ``reasons``: what was left alone, and why."""
+    """``matmuls``: original node -> the MatMul that computes it now. ``reasons``: what was left alone, and
+    why.
+    """
 
     matmuls: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
@@ -33,7 +36,9 @@ class Normalised:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """An op as a matmul of rows: the activation, how many of its last axes are summed over, the weight as [K, N], and the new last axes."""
+    """An op as a matmul of rows: the activation, how many of its last axes are summed over, the weight as [K,
+    N], and the new last axes.
+    """
 
     x: str
     contracted: int
@@ -101,32 +106,58 @@ def _einsum(made: NodeDef, operands: list[str], values: list[Array | None]) -> P
     x, w = labels[1 - constant_at], labels[constant_at]
     weight = values[1] if constant_at else values[0]
     shared = [label for label in x if label in w and label not in out]
-    rows, columns = [label for label in x if label not in shared], [label for label in w if label not in shared]
+    rows, columns = (
+        [label for label in x if label not in shared],
+        [label for label in w if label not in shared],
+    )
     distinct = all(len(set(side)) == len(side) for side in (x, w, out))
-    if weight is None or not distinct or not shared or list(x) != rows + shared or list(out) != rows + columns:
+    if (
+        weight is None
+        or not distinct
+        or not shared
+        or list(x) != rows + shared
+        or list(out) != rows + columns
+    ):
         return f"its equation {equation!r} is not rows times a matrix"
     ordered = weight.transpose([w.index(label) for label in (*shared, *columns)])
     sizes = ordered.shape
     tail = tuple(int(size) for size in sizes[len(shared) :])
-    return Product(operands[1 - constant_at], len(shared), ordered.reshape(int(np.prod(sizes[: len(shared)])), -1), tail)
+    return Product(
+        operands[1 - constant_at], len(shared), ordered.reshape(int(np.prod(sizes[: len(shared)])), -1), tail
+    )
 
 
-def _emit(graph: Graph, made: NodeDef, found: Product, shapes: Shapes, dims: dict[tuple[str, int], str]) -> str:
+def _emit(
+    graph: Graph, made: NodeDef, found: Product, shapes: Shapes, dims: dict[tuple[str, int], str]
+) -> str:
     name = made.name
     add = graph.add
     inner = found.weight.shape[0]
-    names = {role: graph.fresh(f"{name}/{role}") for role in ("rows", "rows_shape", "weight", "matmul", "shape")}
+    names = {
+        role: graph.fresh(f"{name}/{role}") for role in ("rows", "rows_shape", "weight", "matmul", "shape")
+    }
     add(constant(names["weight"], np.ascontiguousarray(found.weight)))
     add(constant(names["rows_shape"], [-1, int(inner)]))
     add(node(names["rows"], "Reshape", [found.x, names["rows_shape"]], T=tf.float32, Tshape=tf.int32))
-    add(node(names["matmul"], "MatMul", [names["rows"], names["weight"]], T=tf.float32, transpose_a=False, transpose_b=False))
+    add(
+        node(
+            names["matmul"],
+            "MatMul",
+            [names["rows"], names["weight"]],
+            T=tf.float32,
+            transpose_a=False,
+            transpose_b=False,
+        )
+    )
     shape = _output_shape(graph, found, shapes[found.x], names["shape"], dims)
     add(node(name, "Reshape", [names["matmul"], shape], T=tf.float32, Tshape=tf.int32))
     graph.sweep(node_of(reference) for reference in made.input)
     return names["matmul"]
 
 
-def _output_shape(graph: Graph, found: Product, known: Shape | None, name: str, dims: dict[tuple[str, int], str]) -> str:
+def _output_shape(
+    graph: Graph, found: Product, known: Shape | None, name: str, dims: dict[tuple[str, int], str]
+) -> str:
     """A constant where at most one size is open, else put together from the input's shape at run time."""
     lead = None if known is None else known[: len(known) - found.contracted]
     if lead is not None and sum(size is None for size in lead) <= 1 and 0 not in lead:
@@ -139,7 +170,13 @@ def _output_shape(graph: Graph, found: Product, known: Shape | None, name: str, 
         graph.add(node(parts["shape"], "Shape", [found.x], T=tf.float32, out_type=tf.int32))
         for part, value in (("begin", 0), ("end", -found.contracted), ("step", 1)):
             graph.add(constant(parts[part], [value]))
-        masks = {"begin_mask": 1, "end_mask": 0, "ellipsis_mask": 0, "new_axis_mask": 0, "shrink_axis_mask": 0}
+        masks = {
+            "begin_mask": 1,
+            "end_mask": 0,
+            "ellipsis_mask": 0,
+            "new_axis_mask": 0,
+            "shrink_axis_mask": 0,
+        }
         graph.add(node(base, "StridedSlice", parts.values(), T=tf.int32, Index=tf.int32, **masks))
         dims[key] = base
     axis, last = graph.fresh(f"{name}/axis"), graph.fresh(f"{name}/last")
@@ -150,10 +187,18 @@ def _output_shape(graph: Graph, found: Product, known: Shape | None, name: str, 
 
 
 def _plain_rows(graph: Graph, matmul: NodeDef) -> None:
-    """tensordot computes the shape of its rows at run time; that there are K columns is known from the weight."""
+    """tensordot computes the shape of its rows at run time; that there are K columns is known from the
+    weight.
+    """
     weight = _large(graph, matmul.input[1])
     rows = graph.nodes.get(node_of(matmul.input[0]))
-    if weight is None or rows is None or rows.op != "Reshape" or attribute(matmul, "transpose_a").b or not graph.is_private(rows.name):
+    if (
+        weight is None
+        or rows is None
+        or rows.op != "Reshape"
+        or attribute(matmul, "transpose_a").b
+        or not graph.is_private(rows.name)
+    ):
         return
     if graph.nodes[node_of(rows.input[1])].op == "Const" or len(graph.followers(rows.name)) != 1:
         return

@@ -21,10 +21,37 @@ __all__ = ["fold", "frames", "value_of"]
 # Pure functions of their inputs that stand between a variable and the op that reads it.
 PASSING = frozenset(("Identity", "StopGradient", "PreventGradient", "Snapshot", "ReadVariableOp"))
 SHAPING = frozenset(
-    ("Reshape", "Transpose", "Squeeze", "ExpandDims", "Cast", "Pack", "ConcatV2", "StridedSlice", "GatherV2", "Prod", "Range")
+    (
+        "Reshape",
+        "Transpose",
+        "Squeeze",
+        "ExpandDims",
+        "Cast",
+        "Pack",
+        "ConcatV2",
+        "StridedSlice",
+        "GatherV2",
+        "Prod",
+        "Range",
+    )
 )
 ARITHMETIC = frozenset(
-    ("Mul", "Add", "AddV2", "Sub", "RealDiv", "Div", "Neg", "Rsqrt", "Sqrt", "Square", "Pow", "Maximum", "Minimum", "Exp")
+    (
+        "Mul",
+        "Add",
+        "AddV2",
+        "Sub",
+        "RealDiv",
+        "Div",
+        "Neg",
+        "Rsqrt",
+        "Sqrt",
+        "Square",
+        "Pow",
+        "Maximum",
+        "Minimum",
+        "Exp",
+    )
 )
 FOLDABLE = PASSING | SHAPING | ARITHMETIC | {"Reciprocal", "Mean", "Sum"}
 NOISE = ("_class", "_output_shapes", "_has_manual_control_dependencies")
@@ -49,7 +76,9 @@ def fold(graph: Graph, like: GraphDef) -> None:
 
 
 def frames(graph: Graph) -> set[str]:
-    """Nodes inside TF1 while loops and conditionals: what is reached from an Enter or a Switch before an Exit or a Merge closes it."""
+    """Nodes inside TF1 while loops and conditionals: what is reached from an Enter or a Switch before an Exit
+    or a Merge closes it.
+    """
     inside: set[str] = set()
     waiting = [n.name for n in graph if n.op in ("Enter", "RefEnter", "Switch", "RefSwitch")]
     while waiting:
@@ -64,10 +93,20 @@ def frames(graph: Graph) -> set[str]:
 
 
 def _plain(graph: Graph) -> None:
-    """Write out defaults, which saved models leave out; drop attributes that name nodes or shapes, which may soon not be there."""
+    """Write out defaults, which saved models leave out; drop attributes that name nodes or shapes, which may
+    soon not be there.
+    """
     for made in list(graph):
         definition = op_def_registry.get(made.op)
-        left_out = [attr for attr in definition.attr if attr.HasField("default_value") and attr.name not in made.attr] if definition else []
+        left_out = (
+            [
+                attr
+                for attr in definition.attr
+                if attr.HasField("default_value") and attr.name not in made.attr
+            ]
+            if definition
+            else []
+        )
         noise = [key for key in NOISE if key in made.attr]
         if left_out or noise:
             plain = NodeDef()
@@ -112,9 +151,14 @@ def _constant_nodes(graph: Graph) -> set[str]:
 
 def _fold_constants(graph: Graph, like: GraphDef) -> None:
     constants = _constant_nodes(graph)
-    # To wait for a constant is to wait for nothing; but a NoOp that waits for all variables to be read keeps all of them alive.
+    # To wait for a constant is to wait for nothing; but a NoOp that waits for all variables to be read keeps
+    # all of them alive.
     for made in list(graph):
-        kept = [reference for reference in made.input if not (reference.startswith("^") and reference[1:] in constants)]
+        kept = [
+            reference
+            for reference in made.input
+            if not (reference.startswith("^") and reference[1:] in constants)
+        ]
         if len(kept) < len(made.input):
             plain = NodeDef()
             plain.CopyFrom(made)
@@ -124,7 +168,8 @@ def _fold_constants(graph: Graph, like: GraphDef) -> None:
     wanted = [
         name
         for name in constants
-        if graph.nodes[name].op not in PASSING | {"Const"} and any(reader not in constants for reader, _ in graph.readers(f"{name}:0"))
+        if graph.nodes[name].op not in PASSING | {"Const"}
+        and any(reader not in constants for reader, _ in graph.readers(f"{name}:0"))
     ]
     if not wanted:
         return
@@ -149,7 +194,9 @@ def _fold_constants(graph: Graph, like: GraphDef) -> None:
 
 
 def _skip_idle(graph: Graph) -> None:
-    """Transposes that change nothing (tensordot makes them) are read past, so that two ops that read one tensor are seen to."""
+    """Transposes that change nothing (tensordot makes them) are read past, so that two ops that read one
+    tensor are seen to.
+    """
     for made in list(graph):
         if made.op == "Transpose" and made.name in graph and graph.is_private(made.name):
             order = value_of(graph, made.input[1])
@@ -162,7 +209,11 @@ def _skip_idle(graph: Graph) -> None:
 def _fold_pads(graph: Graph) -> None:
     """A Pad with zeros before a convolution without padding is the convolution's own padding."""
     for made in list(graph):
-        if made.op not in CONVS or attribute(made, "padding").s != b"VALID" or attribute(made, "data_format").s != b"NHWC":
+        if (
+            made.op not in CONVS
+            or attribute(made, "padding").s != b"VALID"
+            or attribute(made, "data_format").s != b"NHWC"
+        ):
             continue
         pad = graph.nodes.get(node_of(made.input[0]))
         if pad is None or pad.op != "Pad" or not graph.is_private(pad.name):
@@ -179,7 +230,7 @@ def _fold_pads(graph: Graph) -> None:
         graph.sweep([pad.name])
 
 
-# -- BatchNorm: y = a * conv + b with constants for every channel -----------------------------------------------------
+# -- BatchNorm: y = a * conv + b with constants for every channel --------------------------------------------
 
 
 def _fold_affine(graph: Graph) -> None:
@@ -190,7 +241,11 @@ def _fold_affine(graph: Graph) -> None:
 
 def _fold_one(graph: Graph, op: NodeDef) -> None:
     weight = value_of(graph, op.input[1])
-    if weight is None or attribute(op, "data_format").s not in (b"", b"NHWC") or not graph.is_private(op.name):
+    if (
+        weight is None
+        or attribute(op, "data_format").s not in (b"", b"NHWC")
+        or not graph.is_private(op.name)
+    ):
         return
     columns = _channels(op, weight)
     scale, shift = np.ones(columns), np.zeros(columns)
@@ -233,17 +288,27 @@ def _as_weight(op: NodeDef, weight: Array, scale: Array) -> Array:
 
 
 def _next_affine(graph: Graph, last: NodeDef, columns: int, rank: int) -> tuple[NodeDef, Array, Array] | None:
-    """The only reader of a node, if it scales or shifts each channel by a constant: (reader, factor, offset)."""
+    """The only reader of a node, if it scales or shifts each channel by a constant: (reader, factor,
+    offset).
+    """
     readers = graph.readers(f"{last.name}:0")
     if len(readers) != 1:
         return None
     reader, position = graph.nodes[readers[0][0]], readers[0][1]
     if reader.op.startswith("FusedBatchNorm") and position == 0:
         return _batch_norm(graph, reader)
-    if reader.op not in ("BiasAdd", "Add", "AddV2", "Sub", "Mul", "RealDiv", "Div") or len(graph.inputs(reader)) != 2:
+    if (
+        reader.op not in ("BiasAdd", "Add", "AddV2", "Sub", "Mul", "RealDiv", "Div")
+        or len(graph.inputs(reader)) != 2
+    ):
         return None
     value = value_of(graph, graph.inputs(reader)[1 - position])
-    if value is None or value.size not in (1, columns) or value.ndim > rank or (value.ndim and value.shape[-1] != value.size):
+    if (
+        value is None
+        or value.size not in (1, columns)
+        or value.ndim > rank
+        or (value.ndim and value.shape[-1] != value.size)
+    ):
         return None
     vector = np.broadcast_to(value.reshape(-1).astype(np.float64), (columns,))
     one, zero = np.ones(columns), np.zeros(columns)

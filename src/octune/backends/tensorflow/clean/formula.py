@@ -3,8 +3,9 @@
     for region in regions(graph, "dense/BiasAdd:0"):
         activation_of(graph, region)            # Activation("GeluApproximate") for any spelling of it
 
-Frameworks, versions and authors spell GELU and layer normalisation in dozens of ways. Instead of a pattern for each, a closed region (one
-tensor in, one tensor out, constants inside) is evaluated on a few numbers and compared with the functions that there are kernels for.
+Frameworks, versions and authors spell GELU and layer normalisation in dozens of ways. Instead of a pattern
+for each, a closed region (one tensor in, one tensor out, constants inside) is evaluated on a few numbers and
+compared with the functions that there are kernels for.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ Function = Callable[[NodeDef, list[Array]], Array]
 
 
 def _mean(made: NodeDef, x: list[Array]) -> Array:
-    return np.asarray(x[0].mean(axis=tuple(int(axis) for axis in np.atleast_1d(x[1])), keepdims=attribute(made, "keep_dims").b))
+    return np.asarray(
+        x[0].mean(
+            axis=tuple(int(axis) for axis in np.atleast_1d(x[1])), keepdims=attribute(made, "keep_dims").b
+        )
+    )
 
 
 def _leaky(x: Array, alpha: float) -> Array:
@@ -70,7 +75,9 @@ OPS: dict[str, Function] = {
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Nodes between a tensor and ``tail``; nothing outside reads what is inside. In the order of computation, tail last."""
+    """Nodes between a tensor and ``tail``; nothing outside reads what is inside. In the order of computation,
+    tail last.
+    """
 
     start: str
     nodes: tuple[str, ...]
@@ -85,7 +92,9 @@ class Region:
 
 
 def regions(graph: Graph, start: str, *, closed: bool) -> Iterator[Region]:
-    """All closed regions behind a tensor, largest first. ``closed``: the tensor itself must have no reader outside, too."""
+    """All closed regions behind a tensor, largest first. ``closed``: the tensor itself must have no reader
+    outside, too.
+    """
     start = tensor(start)
     order: list[str] = []
     parents: dict[str, set[str]] = {}
@@ -96,7 +105,9 @@ def regions(graph: Graph, start: str, *, closed: bool) -> Iterator[Region]:
         if name in parents or made.op not in OPS:
             continue
         varying = [read for read in graph.inputs(made) if read == start or value_of(graph, read) is None]
-        if any(read != start and (node_of(read) not in parents or not read.endswith(":0")) for read in varying):
+        if any(
+            read != start and (node_of(read) not in parents or not read.endswith(":0")) for read in varying
+        ):
             continue  # it comes again when its other input has been reached, if it ever is
         parents[name] = {node_of(read) for read in varying if read != start}
         order.append(name)
@@ -107,7 +118,9 @@ def regions(graph: Graph, start: str, *, closed: bool) -> Iterator[Region]:
             if name in inside:
                 inside |= parents[name]
         hidden = inside - {tail}
-        exposed = any(not graph.is_private(name) or not set(graph.followers(name)) <= inside for name in hidden)
+        exposed = any(
+            not graph.is_private(name) or not set(graph.followers(name)) <= inside for name in hidden
+        )
         if exposed or (closed and not {reader for reader, _ in graph.readers(start)} <= inside):
             continue
         yield Region(start, tuple(name for name in order if name in inside))
@@ -151,7 +164,9 @@ def activation_of(graph: Graph, region: Region) -> Activation | None:
     for name in region.nodes:
         made = graph.nodes[name]
         constants = [value_of(graph, read) for read in graph.inputs(made)]
-        if made.op in ("Mean", "BiasAdd") or any(value is not None and value.size != 1 for value in constants):
+        if made.op in ("Mean", "BiasAdd") or any(
+            value is not None and value.size != 1 for value in constants
+        ):
             return None
     y = evaluate(graph, region, GRID)
     if y.shape != GRID.shape or not np.isfinite(y).all():

@@ -4,8 +4,9 @@
     constant("w", array)
     quantized_matmul("y", ("q", "w", "b"), ("low", "high", "w_low", "w_high"), activation="Relu")
 
-The contracts of these ops are nowhere written down: inputs of ``_QuantizedMatMul`` and ``_FusedQuantizedConv2D`` are two untyped
-lists, and what must stand where depends on ``fused_ops``. This module is the one place that knows.
+The contracts of these ops are nowhere written down: inputs of ``_QuantizedMatMul`` and
+``_FusedQuantizedConv2D`` are two untyped lists, and what must stand where depends on ``fused_ops``. This
+module is the one place that knows.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ def array_of(const: NodeDef) -> Array:
 def quantize(name: str, x: str, low: str, high: str, *, signed: bool = False) -> NodeDef:
     """float -> uint8 with a zero point, or int8 around zero. Outputs: values, low, high."""
     how = (QINT8, "SCALED", "HALF_TO_EVEN") if signed else (QUINT8, "MIN_FIRST", "HALF_AWAY_FROM_ZERO")
-    # By default a range below 0.01 is silently widened to 0.01; without any such limit an input of zeros gives NaN.
+    # By default a range below 0.01 is silently widened to 0.01; without any such limit an input of zeros
+    # gives NaN.
     least = {"ensure_minimum_range": 1e-12, "narrow_range": False, "axis": -1}
     return node(name, "QuantizeV2", (x, low, high), T=how[0], mode=how[1], round_mode=how[2], **least)
 
@@ -102,13 +104,19 @@ def quantized_matmul(
     addend: str | None = None,
     output: tuple[str, str] | None = None,
 ) -> NodeDef:
-    """``values``: x (uint8), weight (int8, [K, N]), bias. ``scales``: ends of the ranges of x and of every column of the weight.
+    """``values``: x (uint8), weight (int8, [K, N]), bias. ``scales``: ends of the ranges of x and of every
+    column of the weight.
 
     Gives float, or uint8 with its range if ``output`` names one.
     """
     if addend is not None and (activation is not None or output is not None):
         raise ValueError("an addend stands alone")
-    fused = ["BiasAdd"] + ([activation] if activation else []) + (["Add"] if addend else []) + ["Requantize" if output else "Dequantize"]
+    fused = (
+        ["BiasAdd"]
+        + ([activation] if activation else [])
+        + (["Add"] if addend else [])
+        + ["Requantize" if output else "Dequantize"]
+    )
     floats = [FLOAT] * (2 if addend else 1)
     out = QUINT8 if output else FLOAT
     return node(
@@ -121,7 +129,8 @@ def quantized_matmul(
         Thost_outputs=[FLOAT, FLOAT] if output else [],
         T1=QUINT8, T2=QINT8, Tbias=FLOAT, U=FLOAT, Tout=out,
         transpose_a=False, transpose_b=False, is_weight_const=True, is_bias_const=True,
-        input_quant_mode="MIN_FIRST", output_quant_mode="MIN_FIRST", fused_ops=fused, leakyrelu_alpha=float(alpha),
+        input_quant_mode="MIN_FIRST", output_quant_mode="MIN_FIRST",
+        fused_ops=fused, leakyrelu_alpha=float(alpha),
     )  # fmt: skip
 
 
@@ -137,9 +146,11 @@ def quantized_conv(
     summand: tuple[str, str, str, bool] | None = None,
     geometry: dict[str, Any],
 ) -> NodeDef:
-    """``values``: x, weight (int8), bias; ``signed``: whether x and the output are int8 around zero (else uint8 from zero on).
+    """``values``: x, weight (int8), bias; ``signed``: whether x and the output are int8 around zero (else
+    uint8 from zero on).
 
-    ``summand``: a quantized tensor, the ends of its range, and whether it is signed. ``geometry``: strides, padding, ...
+    ``summand``: a quantized tensor, the ends of its range, and whether it is signed. ``geometry``: strides,
+    padding, ...
     """
     kinds = [QINT8 if flag else QUINT8 for flag in signed]
     floats = [FLOAT] * (8 if summand else 6)

@@ -4,8 +4,8 @@
     graph = Graph.of(frozen)
     graph.readers("x:0")                    # [(node name, input position), ...]
 
-A tensor is always written with its output number (``dense/BiasAdd:0``), as sessions do. Inside a GraphDef the ``:0`` is left out,
-and ``^name`` is a control input.
+A tensor is always written with its output number (``dense/BiasAdd:0``), as sessions do. Inside a GraphDef the
+``:0`` is left out, and ``^name`` is a control input.
 """
 
 from __future__ import annotations
@@ -29,10 +29,13 @@ _NOTHING = AttrValue()
 
 @dataclass(frozen=True)
 class FrozenGraph:
-    """A model as one GraphDef. All weights are Consts; functions are inlined where that is possible; the library is kept."""
+    """A model as one GraphDef. All weights are Consts; functions are inlined where that is possible; the
+    library is kept.
+    """
 
     graph_def: GraphDef
-    inputs: Mapping[str, str]  # argument name -> tensor name; empty when the graph reads its own iterator and nothing else
+    # argument name -> tensor name; empty when the graph reads its own iterator and nothing else
+    inputs: Mapping[str, str]
     outputs: Mapping[str, str]  # output name -> tensor name
     targets: tuple[str, ...] = ()  # ops that must survive: MakeIterator, initialisers, ...
 
@@ -61,7 +64,9 @@ def as_input(tensor_name: str) -> str:
 
 
 def attribute(node: NodeDef, name: str) -> AttrValue:
-    """An attribute for reading. Asked directly, a NodeDef answers by growing an attribute that it did not have."""
+    """An attribute for reading. Asked directly, a NodeDef answers by growing an attribute that it did not
+    have.
+    """
     return node.attr.get(name, _NOTHING)
 
 
@@ -72,16 +77,23 @@ def weight_bytes(graph_def: GraphDef) -> int:
         if node.op == "Const":
             value = node.attr["value"].tensor
             elements = int(np.prod([dim.size for dim in value.tensor_shape.dim], dtype=np.int64))
-            total += elements * dtypes.as_dtype(value.dtype).size if value.dtype != dtypes.string.as_datatype_enum else value.ByteSize()
+            total += (
+                elements * dtypes.as_dtype(value.dtype).size
+                if value.dtype != dtypes.string.as_datatype_enum
+                else value.ByteSize()
+            )
     return total
 
 
 class Graph:
-    """Nodes by name, with an index of readers. Nodes are shared between views, so they are replaced, never edited."""
+    """Nodes by name, with an index of readers. Nodes are shared between views, so they are replaced, never
+    edited.
+    """
 
     def __init__(self, nodes: Iterable[NodeDef], keep: Iterable[str]) -> None:
         self.nodes: dict[str, NodeDef] = {}
-        self._readers: dict[str, dict[tuple[str, int], str]] = {}  # node -> {(reader, position): tensor or control input}
+        # node -> {(reader, position): tensor or control input}
+        self._readers: dict[str, dict[tuple[str, int], str]] = {}
         self.keep = frozenset(keep)  # nodes that are fed, fetched or run by name
         for node in nodes:
             self.add(node)
@@ -99,7 +111,7 @@ class Graph:
         twin._readers = {name: dict(readers) for name, readers in self._readers.items()}
         return twin
 
-    # -- look -----------------------------------------------------------------------------------------------------
+    # -- look ------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[NodeDef]:
         return iter(self.nodes.values())
@@ -117,7 +129,11 @@ class Graph:
 
     def readers(self, tensor_name: str) -> list[tuple[str, int]]:
         """Who reads a tensor, and at which input."""
-        return [where for where, read in self._readers.get(node_of(tensor_name), {}).items() if read == tensor(tensor_name)]
+        return [
+            where
+            for where, read in self._readers.get(node_of(tensor_name), {}).items()
+            if read == tensor(tensor_name)
+        ]
 
     def followers(self, name: str) -> list[str]:
         """The nodes that read any output of a node, or wait for it."""
@@ -125,9 +141,11 @@ class Graph:
 
     def is_private(self, name: str) -> bool:
         """Whether nobody outside the graph asks for this node by name, and nobody inside waits for it."""
-        return name not in self.keep and not any(read.startswith("^") for read in self._readers.get(name, {}).values())
+        return name not in self.keep and not any(
+            read.startswith("^") for read in self._readers.get(name, {}).values()
+        )
 
-    # -- change ---------------------------------------------------------------------------------------------------
+    # -- change ----------------------------------------------------------------------------------------------
 
     def add(self, node: NodeDef) -> None:
         """Put a node in, in place of one of the same name."""
@@ -151,7 +169,12 @@ class Graph:
         while waiting:
             name = waiting.pop()
             node = self.nodes.get(name)
-            if node is None or name in self.keep or self._readers.get(name) or node.op.startswith("Placeholder"):
+            if (
+                node is None
+                or name in self.keep
+                or self._readers.get(name)
+                or node.op.startswith("Placeholder")
+            ):
                 continue
             self._forget(self.nodes.pop(name))
             waiting.extend(node_of(reference) for reference in node.input)

@@ -3,9 +3,9 @@
     light = lighten(graph, frozen.graph_def)
     session.run(fetches, {**light.arrays, **feed})              # where session runs light.graph_def
 
-TensorFlow keeps a constant four times in every session: in the graph, in a copy of it, in the part that a run needs, and in the kernel.
-An aligned array that is fed is not copied at all. What calibrates, checks and probes uses this form, so that a model of gigabytes is
-there once for all of them.
+TensorFlow keeps a constant four times in every session: in the graph, in a copy of it, in the part that a run
+needs, and in the kernel. An aligned array that is fed is not copied at all. What calibrates, checks and
+probes uses this form, so that a model of gigabytes is there once for all of them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def lighten(nodes: Iterable[NodeDef], like: GraphDef) -> Light:
             light.node.append(made)
         else:
             arrays[f"{made.name}:0"] = _aligned(array)
-            light.node.append(node(made.name, "Placeholder", (), dtype=tf.float32, shape=tf.TensorShape(array.shape)))
+            light.node.append(
+                node(made.name, "Placeholder", (), dtype=tf.float32, shape=tf.TensorShape(array.shape))
+            )
     return Light(light, arrays)
 
 

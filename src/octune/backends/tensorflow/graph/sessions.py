@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from octune.backends.tensorflow.int8.streams import streams_of
 from octune.backends.tensorflow.graph.worker import Worker
+from octune.backends.tensorflow.int8.streams import streams_of
 from octune.machine import probe_machine
 
 __all__ = ["Sessions", "new_session", "set_threads"]
@@ -24,7 +24,8 @@ KEPT = 3
 
 
 def new_session(graph: Any, threads: int | None, *, optimized: bool = True) -> Any:
-    """A session. Ops may run side by side: a small int8 matmul takes one thread only, so Q, K and V share the cores that way.
+    """A session. Ops may run side by side: a small int8 matmul takes one thread only, so Q, K and V share the
+    cores that way.
 
     A graph that runs only a few times is not worth optimizing.
     """
@@ -36,7 +37,9 @@ def new_session(graph: Any, threads: int | None, *, optimized: bool = True) -> A
 
 
 def set_threads(threads: int) -> str:
-    """Give TensorFlow this number of threads. All sessions share one pool, made at its first use: an empty string, or what went wrong."""
+    """Give TensorFlow this number of threads. All sessions share one pool, made at its first use: an empty
+    string, or what went wrong.
+    """
     before = tf.config.threading.get_intra_op_parallelism_threads()
     if before == threads:
         return ""
@@ -44,19 +47,26 @@ def set_threads(threads: int) -> str:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
     except RuntimeError:
         had = f"{before} threads" if before else "all cores"
-        return f"{threads} threads were asked for, but TensorFlow already runs with {had}: set them before TensorFlow is first used"
+        return (
+            f"{threads} threads were asked for, but TensorFlow already runs with {had}: set them before "
+            "TensorFlow is first used"
+        )
     return ""
 
 
 class _Kept:
-    """A graph, its session, and the questions that were prepared. One made of streams is asked in a process of its own."""
+    """A graph, its session, and the questions that were prepared. One made of streams is asked in a process
+    of its own.
+    """
 
     def __init__(self, graph: Any, threads: int | None) -> None:
         self.graph, self._threads = graph, threads
         self.prepared: dict[Any, Callable[..., list[Any]]] = {}
         streams = streams_of(graph)  # looks at every op: once for a graph, not for every run
         share = max(1, (threads or probe_machine().cores) // streams)
-        config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=streams, intra_op_parallelism_threads=share)
+        config = tf.compat.v1.ConfigProto(
+            inter_op_parallelism_threads=streams, intra_op_parallelism_threads=share
+        )
         self.worker = Worker(graph, config) if streams > 1 else None
 
     @cached_property
@@ -71,7 +81,9 @@ class _Kept:
 
 
 class Sessions:
-    """Sessions by graph. A session holds its graph and a copy of its weights, so only the last few are kept."""
+    """Sessions by graph. A session holds its graph and a copy of its weights, so only the last few are
+    kept.
+    """
 
     def __init__(self, threads: int | None = None) -> None:
         self._threads = threads
@@ -81,7 +93,9 @@ class Sessions:
         """The session of a graph."""
         return self._entry(graph).session
 
-    def run(self, graph: Any, fetches: Mapping[str, str], feed: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    def run(
+        self, graph: Any, fetches: Mapping[str, str], feed: Mapping[str, Any]
+    ) -> dict[str, np.ndarray[Any, Any]]:
         """Arrays by name. The same question asked again costs no preparation."""
         entry = self._entry(graph)
         if entry.worker is not None:

@@ -3,8 +3,8 @@
     shapes = Shapes(graph, library)
     shapes["dense/MatMul:0"]         # (None, 768); None for a tensor of unknown rank
 
-Large constants are replaced by placeholders of their shape first: inference needs the values of small ones only, and a BERT's weights take
-longer to import than everything else.
+Large constants are replaced by placeholders of their shape first: inference needs the values of small ones
+only, and a BERT's weights take longer to import than everything else.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     worker = Worker(graph, ConfigProto(inter_op_parallelism_threads=2, intra_op_parallelism_threads=1))
     worker.run(["logits:0"], {"input_ids:0": array})        # -> [array]
 
-All sessions of a process share the threads inside ops: whatever the first one asked for, the others get. So a graph that wants other
-threads than fp32 can be timed side by side with it only in another process.
+All sessions of a process share the threads inside ops: whatever the first one asked for, the others get. So a
+graph that wants other threads than fp32 can be timed side by side with it only in another process.
 """
 
 from __future__ import annotations
@@ -36,8 +36,16 @@ class Worker:
         self._folder = tempfile.TemporaryDirectory(prefix="octune-")
         path = Path(self._folder.name) / "graph.pb"
         path.write_bytes(graph.as_graph_def().SerializeToString())
-        command = [sys.executable, "-c", f"from {__name__} import serve; serve()", str(path), config.SerializeToString().hex()]
-        folders = os.pathsep.join(filter(None, [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH")]))
+        command = [
+            sys.executable,
+            "-c",
+            f"from {__name__} import serve; serve()",
+            str(path),
+            config.SerializeToString().hex(),
+        ]
+        folders = os.pathsep.join(
+            filter(None, [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH")])
+        )
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -58,7 +66,9 @@ class Worker:
             answer = pickle.load(outer)
         except (EOFError, BrokenPipeError) as error:
             code = self._process.wait()
-            raise ModelError(f"TensorFlow ended with code {code} while it ran the graph in a process of its own.") from error
+            raise ModelError(
+                f"TensorFlow ended with code {code} while it ran the graph in a process of its own."
+            ) from error
         if isinstance(answer, str):
             raise ModelError(answer)
         arrays: Arrays = answer
@@ -84,7 +94,9 @@ def serve() -> None:
     graph = tf.Graph()
     with graph.as_default():
         tf.import_graph_def(tf.compat.v1.GraphDef.FromString(Path(path).read_bytes()), name="")
-    with tf.compat.v1.Session(graph=graph, config=tf.compat.v1.ConfigProto.FromString(bytes.fromhex(config))) as session:
+    with tf.compat.v1.Session(
+        graph=graph, config=tf.compat.v1.ConfigProto.FromString(bytes.fromhex(config))
+    ) as session:
         _answer(session, inner, outer)
 
 
@@ -104,7 +116,9 @@ def _answer(session: Any, inner: BinaryIO, outer: BinaryIO) -> None:
                 prepared[key] = session.make_callable(list(fetches), feed_list=list(feed))
             answer = [np.asarray(value) for value in prepared[key](*feed.values())]
             if is_new and trim is not None:
-                trim(0)  # making a graph ready takes ten times its memory, and half of that stays in pools that nobody needs
+                # making a graph ready takes ten times its memory, and half of that stays in pools that nobody
+                # needs
+                trim(0)
         except Exception as error:
             answer = f"{type(error).__name__}: {error}"
         pickle.dump(answer, outer, protocol=pickle.HIGHEST_PROTOCOL)

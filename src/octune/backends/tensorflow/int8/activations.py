@@ -1,7 +1,7 @@
 """int8 forms of activations, made once for all readers that want a tensor in the same range.
 
-activations = Activations(graph, reference, shapes)
-activations.quantized("x:0", Range(-1.0, 3.0))            # -> Quantized: names of the int8 values and of the ends of their range
+activations = Activations(graph, reference, shapes) activations.quantized("x:0", Range(-1.0, 3.0))
+# -> Quantized: names of the int8 values and of the ends of their range
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from octune.backends.tensorflow.clean.layernorm import LAYERNORM
 from octune.backends.tensorflow.graph.emit import array_of, constant, node, quantize
 from octune.backends.tensorflow.graph.graph import Array, Graph, attribute, node_of
-from octune.backends.tensorflow.clean.layernorm import LAYERNORM
-from octune.backends.tensorflow.int8.ranges import Range
 from octune.backends.tensorflow.graph.shapes import Shapes
+from octune.backends.tensorflow.int8.ranges import Range
 from octune.backends.tensorflow.int8.site import Site
 from octune.backends.tensorflow.int8.wants import Group
 from octune.errors import PlanError
@@ -25,7 +25,9 @@ __all__ = ["Activations", "Quantized"]
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """A tensor in int8: the values, the ends of its range (tensors), and the range itself (None if it is taken at run time)."""
+    """A tensor in int8: the values, the ends of its range (tensors), and the range itself (None if it is
+    taken at run time).
+    """
 
     values: str
     low: str
@@ -44,7 +46,7 @@ class Activations:
         self._views: dict[str, str] = {}
         self._pools: dict[tuple[str, str], Quantized] = {}
 
-    # -- what there is --------------------------------------------------------------------------------------------
+    # -- what there is ---------------------------------------------------------------------------------------
 
     def provide(self, tensor: str, made: Quantized) -> None:
         """An op gives this tensor in int8 itself."""
@@ -61,9 +63,11 @@ class Activations:
     def from_zero(self, tensor: str) -> Quantized | None:
         """The int8 form of a tensor that is never negative, if there is one."""
         forms = (made for (name, _), made in self._known.items() if name == tensor and made.range is not None)
-        return next((made for made in forms if made.range and made.range.low == 0 and not made.range.signed), None)
+        return next(
+            (made for made in forms if made.range and made.range.low == 0 and not made.range.signed), None
+        )
 
-    # -- what is made ---------------------------------------------------------------------------------------------
+    # -- what is made ----------------------------------------------------------------------------------------
 
     def quantized(self, x: str, wanted: Range) -> Quantized:
         """The int8 form of a float tensor."""
@@ -81,13 +85,17 @@ class Activations:
             x = site.x if self.is_matrix(site.x) else self.rows(site.x, self.inner(site), tf.float32, base)
             axes = self.constant(f"{base}/axes", [0, 1])
             for which in ("Min", "Max"):
-                self._graph.add(node(f"{base}/{which}", which, [x, axes], T=tf.float32, Tidx=tf.int32, keep_dims=False))
+                self._graph.add(
+                    node(f"{base}/{which}", which, [x, axes], T=tf.float32, Tidx=tf.int32, keep_dims=False)
+                )
             self._graph.add(quantize(base, x, f"{base}/Min", f"{base}/Max"))
             self._known[site.x, "dynamic"] = Quantized(f"{base}:0", f"{base}:1", f"{base}:2", None, rows=True)
         return self._known[site.x, "dynamic"]
 
     def smoothed(self, group: Group) -> tuple[Quantized, str | Quantized]:
-        """The smoothed input of ops that read one tensor, and what it is made from, which may be smoothed already."""
+        """The smoothed input of ops that read one tensor, and what it is made from, which may be smoothed
+        already.
+        """
         site = group.sites[0]
         key = (site.x, group.multiplier.tobytes())
         if key not in self._smooth:
@@ -108,8 +116,11 @@ class Activations:
         if (pool, made.values) not in self._pools:
             op, name = self._reference.nodes[pool], self._graph.fresh(f"{pool}/int8")
             signed = made.range is not None and made.range.signed
-            stored, plain = (tf.qint8, tf.int8) if signed else (tf.quint8, tf.uint8)  # MaxPool knows these only by their plain names
-            how: dict[str, Any] = {key: [int(i) for i in attribute(op, key).list.i] for key in ("ksize", "strides")}
+            # MaxPool knows these only by their plain names
+            stored, plain = (tf.qint8, tf.int8) if signed else (tf.quint8, tf.uint8)
+            how: dict[str, Any] = {
+                key: [int(i) for i in attribute(op, key).list.i] for key in ("ksize", "strides")
+            }
             how |= {"padding": attribute(op, "padding").s.decode(), "data_format": "NHWC"}
             self._graph.add(node(f"{name}/values", "Bitcast", [made.values], T=stored, type=plain))
             self._graph.add(node(f"{name}/max", "MaxPool", [f"{name}/values"], T=plain, **how))
@@ -122,22 +133,29 @@ class Activations:
         self._graph.add(node(name, "Mul", [x, self.constant(f"{name}/multiplier", factors)], T=tf.float32))
 
     def _smoothed_layernorm(self, group: Group) -> str | None:
-        """The layer normalisation before some ops with the smoothing in its gamma and beta, if nobody else reads it."""
+        """The layer normalisation before some ops with the smoothing in its gamma and beta, if nobody else
+        reads it.
+        """
         sites = group.sites
         made = self._reference.maker(sites[0].x)
         through = {name for site in sites for name in (*site.path, site.core)}
         nodes = [made.name, *(name for site in sites for name in site.path)]
         if made.op != LAYERNORM or any(
-            not self._reference.is_private(name) or not set(self._reference.followers(name)) <= through for name in nodes
+            not self._reference.is_private(name) or not set(self._reference.followers(name)) <= through
+            for name in nodes
         ):
             return None
         values = [self._reference.maker(reference) for reference in made.input[1:]]
-        names = [self.constant(f"{value.name}/smooth", array_of(value) * group.multiplier) for value in values]
+        names = [
+            self.constant(f"{value.name}/smooth", array_of(value) * group.multiplier) for value in values
+        ]
         name = self._graph.fresh(f"{made.name}/smooth")
-        self._graph.add(node(name, LAYERNORM, [made.input[0], *names], T=tf.float32, epsilon=attribute(made, "epsilon").f))
+        self._graph.add(
+            node(name, LAYERNORM, [made.input[0], *names], T=tf.float32, epsilon=attribute(made, "epsilon").f)
+        )
         return f"{name}:0"
 
-    # -- small things ---------------------------------------------------------------------------------------------
+    # -- small things ----------------------------------------------------------------------------------------
 
     def constant(self, name: str, value: Array | float | list[int], dtype: tf.DType | None = None) -> str:
         """A new Const."""
@@ -148,7 +166,15 @@ class Activations:
     def rows(self, tensor: str, columns: int, dtype: tf.DType, name: str) -> str:
         """A tensor as [rows, columns]."""
         name = self._graph.fresh(f"{name}/rows")
-        self._graph.add(node(name, "Reshape", [tensor, self.constant(f"{name}/shape", [-1, columns])], T=dtype, Tshape=tf.int32))
+        self._graph.add(
+            node(
+                name,
+                "Reshape",
+                [tensor, self.constant(f"{name}/shape", [-1, columns])],
+                T=dtype,
+                Tshape=tf.int32,
+            )
+        )
         return name
 
     def matrix(self, made: Quantized, columns: int) -> str:

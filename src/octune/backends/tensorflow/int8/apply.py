@@ -4,8 +4,8 @@
     emission.graph                      # the graph under the plan
     emission.pieces                     # what was replaced, for checking it piece by piece (see verify)
 
-Sites come in the order of computation, so whatever an op reads is there when it is its turn. Where everybody who reads an op's output
-wants it in int8 and in one range, the op gives just that.
+Sites come in the order of computation, so whatever an op reads is there when it is its turn. Where everybody
+who reads an op's output wants it in int8 and in one range, the op gives just that.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from octune.backends.tensorflow.int8.activations import Activations, Quantized
 from octune.backends.tensorflow.graph.emit import node, quantized_conv, quantized_matmul
 from octune.backends.tensorflow.graph.graph import Array, Graph, attribute, node_of
+from octune.backends.tensorflow.graph.shapes import Shapes
+from octune.backends.tensorflow.int8.activations import Activations, Quantized
 from octune.backends.tensorflow.int8.outputs import Outputs, is_pool
 from octune.backends.tensorflow.int8.ranges import Range, activation_range, stats_of
-from octune.backends.tensorflow.graph.shapes import Shapes
 from octune.backends.tensorflow.int8.site import KERNELS, Form, Site, geometry
 from octune.backends.tensorflow.int8.wants import Wants
 from octune.backends.tensorflow.int8.weights import Int8Weight, Weights
@@ -34,7 +34,9 @@ __all__ = ["Emission", "Piece"]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One replaced op: what it reads and gives in the new graph, and what these stand for in the reference."""
+    """One replaced op: what it reads and gives in the new graph, and what these stand for in the
+    reference.
+    """
 
     site: Site
     scheme: Scheme
@@ -60,7 +62,15 @@ class Piece:
 class Emission:
     """Does its work when it is made."""
 
-    def __init__(self, reference: Graph, sites: Mapping[str, Site], shapes: Shapes, weights: Weights, plan: Plan, ranges: Ranges) -> None:
+    def __init__(
+        self,
+        reference: Graph,
+        sites: Mapping[str, Site],
+        shapes: Shapes,
+        weights: Weights,
+        plan: Plan,
+        ranges: Ranges,
+    ) -> None:
         self._reference, self._weights, self._ranges = reference, weights, ranges
         self.graph = reference.copy()
         self.pieces: list[Piece] = []
@@ -78,13 +88,19 @@ class Emission:
                 self._conv(site, scheme)
             else:
                 self._dense(site, scheme)
-        gone = [name for site in self._sites for name in (*site.path, *site.plain.members, *(site.summed.members if site.summed else ()))]
+        gone = [
+            name
+            for site in self._sites
+            for name in (*site.path, *site.plain.members, *(site.summed.members if site.summed else ()))
+        ]
         self.graph.sweep([*gone, *(node_of(read) for name in gone for read in reference.nodes[name].input)])
 
-    # -- what is wanted -------------------------------------------------------------------------------------------
+    # -- what is wanted --------------------------------------------------------------------------------------
 
     def _chain(self, form: Form) -> Range | None:
-        """The range in which all readers of a matmul want its output, if it is one and they are int8 matmuls."""
+        """The range in which all readers of a matmul want its output, if it is one and they are int8
+        matmuls.
+        """
         if not self._reference.is_private(form.tail):
             return None
         readers = self._wants.readers(form.output, conv=False)
@@ -103,7 +119,9 @@ class Emission:
                     waiting.append(follower)
         return wanted.pop() if len(wanted) == 1 else None
 
-    def _weight(self, site: Site, scheme: Scheme, x: Quantized, divisor: Array | None) -> tuple[Int8Weight, Array | None]:
+    def _weight(
+        self, site: Site, scheme: Scheme, x: Quantized, divisor: Array | None
+    ) -> tuple[Int8Weight, Array | None]:
         """The int8 weight that meets ``x``, and what its bias is corrected by."""
         signed = x.range is not None and x.range.signed
         weight = self._weights.int8(site, scheme.granularity, divisor, signed=signed)
@@ -115,15 +133,27 @@ class Emission:
     def _parameters(
         self, site: Site, weight: Int8Weight, correction: Array | None, factors: Array | None = None
     ) -> tuple[str, str, str, str]:
-        """int8 weight, bias, and the ends of the weight's range, as constants. ``factors`` multiply the output channels."""
+        """int8 weight, bias, and the ends of the weight's range, as constants. ``factors`` multiply the
+        output channels.
+        """
         make, scale = self._activations.constant, np.float32(1) if factors is None else factors
-        bias = (np.zeros(site.columns, np.float32) if site.bias is None else site.bias) + (0 if correction is None else correction)
+        bias = (np.zeros(site.columns, np.float32) if site.bias is None else site.bias) + (
+            0 if correction is None else correction
+        )
         reach = weight.reach * scale
-        ends = [make(f"{site.core}/weight_{end}", np.asarray(sign * reach, np.float32)) for end, sign in (("low", -1), ("high", 1))]
+        ends = [
+            make(f"{site.core}/weight_{end}", np.asarray(sign * reach, np.float32))
+            for end, sign in (("low", -1), ("high", 1))
+        ]
         bias = np.asarray(bias * scale, np.float32)
-        return make(f"{site.core}/int8_weight", weight.values, tf.qint8), make(f"{site.core}/bias", bias), ends[0], ends[1]
+        return (
+            make(f"{site.core}/int8_weight", weight.values, tf.qint8),
+            make(f"{site.core}/bias", bias),
+            ends[0],
+            ends[1],
+        )
 
-    # -- matmuls --------------------------------------------------------------------------------------------------
+    # -- matmuls ---------------------------------------------------------------------------------------------
 
     def _dense(self, site: Site, scheme: Scheme) -> None:
         activations = self._activations
@@ -164,7 +194,20 @@ class Emission:
         elif lifted:
             self._lift(site, form.tail, name, tf.float32)
         premultiplied = divisor is not None and source != site.x
-        self.pieces.append(Piece(site, scheme, form, source, result, weight, divisor, x.range, premultiplied, correction=correction))
+        self.pieces.append(
+            Piece(
+                site,
+                scheme,
+                form,
+                source,
+                result,
+                weight,
+                divisor,
+                x.range,
+                premultiplied,
+                correction=correction,
+            )
+        )
 
     def _input(self, site: Site, wanted: Range) -> tuple[Quantized, str | Quantized]:
         """A site's input in int8, and what it is made from: float, or the int8 output of another op."""
@@ -172,7 +215,11 @@ class Emission:
         if made is not None and any(piece.result == made for piece in self.pieces):
             return made, made
         pool = self._pool(site)
-        before = self._activations.provided(self._reference.inputs(self._reference.nodes[pool])[0], wanted) if pool else None
+        before = (
+            self._activations.provided(self._reference.inputs(self._reference.nodes[pool])[0], wanted)
+            if pool
+            else None
+        )
         if pool and before is not None and any(piece.result == before for piece in self.pieces):
             made = self._activations.pooled(pool, before)
             self._activations.provide(site.x, made)
@@ -180,16 +227,32 @@ class Emission:
         return self._activations.quantized(site.x, wanted), site.x
 
     def _ends(self, name: str, span: Range) -> tuple[str, str]:
-        return self._activations.constant(f"{name}/low", span.low), self._activations.constant(f"{name}/high", span.high)
+        return self._activations.constant(f"{name}/low", span.low), self._activations.constant(
+            f"{name}/high", span.high
+        )
 
     def _lift(self, site: Site, name: str, rows: str, dtype: tf.DType) -> None:
         """The Reshape behind a matmul, on another tensor."""
         lift = self._reference.nodes[str(site.lift)]
-        self.graph.add(node(name, "Reshape", [rows, lift.input[1]], T=dtype, Tshape=tf.as_dtype(attribute(lift, "Tshape").type)))
+        self.graph.add(
+            node(
+                name,
+                "Reshape",
+                [rows, lift.input[1]],
+                T=dtype,
+                Tshape=tf.as_dtype(attribute(lift, "Tshape").type),
+            )
+        )
 
     def _sizes(self, site: Site, form: Form, made: Quantized, *, lifted: bool) -> None:
-        """Those who ask for the shape of an output that is now int8 only (tensordot does) get it from there."""
-        asking = [name for name, _ in self._reference.readers(form.output) if self._reference.nodes[name].op == "Shape"]
+        """Those who ask for the shape of an output that is now int8 only (tensordot does) get it from
+        there.
+        """
+        asking = [
+            name
+            for name, _ in self._reference.readers(form.output)
+            if self._reference.nodes[name].op == "Shape"
+        ]
         view = made.values
         if asking and lifted:
             view = self.graph.fresh(f"{form.tail}/view")
@@ -199,25 +262,48 @@ class Emission:
             self.graph.add(node(name, "Shape", [view], T=tf.quint8, out_type=kind))
 
     def _addend(self, site: Site, form: Form, values: str) -> str:
-        """The addend as rows. Where its shape is not proven to fit, a Reshape to the very shape of the output raises if it does not."""
+        """The addend as rows. Where its shape is not proven to fit, a Reshape to the very shape of the output
+        raises if it does not.
+        """
         addend, activations = str(form.addend), self._activations
         if not form.guarded:
             fits = activations.is_matrix(addend)
-            return addend if fits else activations.rows(addend, site.columns, tf.float32, f"{site.core}/addend")
+            return (
+                addend if fits else activations.rows(addend, site.columns, tf.float32, f"{site.core}/addend")
+            )
         name = self.graph.fresh(f"{site.core}/addend")
         shape = f"{name}/shape"
         self.graph.add(node(shape, "Shape", [values], T=tf.quint8, out_type=tf.int32))
         if activations.inner(site) != site.columns:
-            ends = [activations.constant(f"{name}/{part}", [value]) for part, value in (("begin", 0), ("end", 1), ("step", 1))]
-            masks = dict.fromkeys(("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask"), 0)
-            self.graph.add(node(f"{name}/count", "StridedSlice", [shape, *ends], T=tf.int32, Index=tf.int32, **masks))
-            columns, axis = activations.constant(f"{name}/columns", [site.columns]), activations.constant(f"{name}/axis", 0)
-            self.graph.add(node(f"{name}/sizes", "ConcatV2", [f"{name}/count", columns, axis], T=tf.int32, Tidx=tf.int32, N=2))
+            ends = [
+                activations.constant(f"{name}/{part}", [value])
+                for part, value in (("begin", 0), ("end", 1), ("step", 1))
+            ]
+            masks = dict.fromkeys(
+                ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask"), 0
+            )
+            self.graph.add(
+                node(f"{name}/count", "StridedSlice", [shape, *ends], T=tf.int32, Index=tf.int32, **masks)
+            )
+            columns, axis = (
+                activations.constant(f"{name}/columns", [site.columns]),
+                activations.constant(f"{name}/axis", 0),
+            )
+            self.graph.add(
+                node(
+                    f"{name}/sizes",
+                    "ConcatV2",
+                    [f"{name}/count", columns, axis],
+                    T=tf.int32,
+                    Tidx=tf.int32,
+                    N=2,
+                )
+            )
             shape = f"{name}/sizes"
         self.graph.add(node(name, "Reshape", [addend, shape], T=tf.float32, Tshape=tf.int32))
         return name
 
-    # -- convolutions ---------------------------------------------------------------------------------------------
+    # -- convolutions ----------------------------------------------------------------------------------------
 
     def _conv(self, site: Site, scheme: Scheme) -> None:
         activations, group = self._activations, self._wants.smoothing(site)
@@ -261,20 +347,38 @@ class Emission:
             activations.scaled(form.tail, f"{name}/float", 1 / factors)
         premultiplied = divisor is not None and source != site.x
         self.pieces.append(
-            Piece(site, scheme, form, source, result, weight, divisor, x.range, premultiplied, summand, correction, factors, pool)
+            Piece(
+                site,
+                scheme,
+                form,
+                source,
+                result,
+                weight,
+                divisor,
+                x.range,
+                premultiplied,
+                summand,
+                correction,
+                factors,
+                pool,
+            )
         )
 
     def _dequantize(self, name: str, made: Quantized) -> None:
-        kind, how = (tf.qint8, "SCALED") if made.range is not None and made.range.signed else (tf.quint8, "MIN_FIRST")
+        kind, how = (
+            (tf.qint8, "SCALED") if made.range is not None and made.range.signed else (tf.quint8, "MIN_FIRST")
+        )
         inputs = [made.values, made.low, made.high]
-        self.graph.add(node(name, "Dequantize", inputs, T=kind, mode=how, dtype=tf.float32, narrow_range=False, axis=-1))
+        self.graph.add(
+            node(name, "Dequantize", inputs, T=kind, mode=how, dtype=tf.float32, narrow_range=False, axis=-1)
+        )
 
     def _pool(self, site: Site) -> str | None:
         """The max pooling that gives a convolution its input."""
         name = node_of(site.x)
         return name if name in self._reference and is_pool(self._reference, name) else None
 
-    # -- bfloat16 -------------------------------------------------------------------------------------------------
+    # -- bfloat16 --------------------------------------------------------------------------------------------
 
     def _bf16(self, site: Site, scheme: Scheme) -> None:
         """Only the op itself: cast, compute, cast back."""
@@ -288,9 +392,13 @@ class Emission:
         self.graph.add(self._weights.bf16(site, weight))
         name = self.graph.fresh(f"{site.core}/bf16")
         if site.is_conv:
-            made = node(name, core.op, [self._halves[x], weight], T=tf.bfloat16, data_format="NHWC", **geometry(core))
+            made = node(
+                name, core.op, [self._halves[x], weight], T=tf.bfloat16, data_format="NHWC", **geometry(core)
+            )
         else:
-            made = node(name, "MatMul", [self._halves[x], weight], T=tf.bfloat16, transpose_a=False, transpose_b=False)
+            made = node(
+                name, "MatMul", [self._halves[x], weight], T=tf.bfloat16, transpose_a=False, transpose_b=False
+            )
         self.graph.add(made)
         self.graph.add(node(site.core, "Cast", [name], SrcT=tf.bfloat16, DstT=tf.float32, Truncate=False))
         form = Form((site.core,))

@@ -18,10 +18,10 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from octune.backends.tensorflow.clean.dense import Normalised
 from octune.backends.tensorflow.clean.fold import value_of
 from octune.backends.tensorflow.clean.formula import activation_of, regions
-from octune.backends.tensorflow.graph.graph import Array, Graph, attribute, node_of
 from octune.backends.tensorflow.clean.layernorm import LAYERNORM
-from octune.backends.tensorflow.int8.outputs import is_pool, passes_on
+from octune.backends.tensorflow.graph.graph import Array, Graph, attribute, node_of
 from octune.backends.tensorflow.graph.shapes import Shapes
+from octune.backends.tensorflow.int8.outputs import is_pool, passes_on
 from octune.backends.tensorflow.int8.site import Form, Site, geometry
 from octune.backends.tensorflow.int8.support import Support
 from octune.plan import Op, Scheme
@@ -37,16 +37,32 @@ CONV = (
 )
 DENSE = (*CONV, Scheme.int8("dynamic"), Scheme.int8("dynamic", granularity="per_tensor"))
 ADDS = ("Add", "AddV2")
-# Ops whose output has as many rows as their first input, and ops that have the shape of their only varying input.
+# Ops whose output has as many rows as their first input, and ops that have the shape of their only varying
+# input.
 ROWWISE = frozenset(("MatMul", "Conv2D", "DepthwiseConv2dNative", "MaxPool", "AvgPool", "BiasAdd", LAYERNORM))
-UNARY = ("Relu", "Relu6", "Elu", "LeakyRelu", "Tanh", "Sigmoid", "Erf", "Erfc", "Identity", "StopGradient", "Neg", "Square")
+UNARY = (
+    "Relu",
+    "Relu6",
+    "Elu",
+    "LeakyRelu",
+    "Tanh",
+    "Sigmoid",
+    "Erf",
+    "Erfc",
+    "Identity",
+    "StopGradient",
+    "Neg",
+    "Square",
+)
 ELEMENTWISE = frozenset((*UNARY, "Mul", "Pow", "Add", "AddV2", "Sub"))
 
 
 class Finder:
     """Looks once, when it is made."""
 
-    def __init__(self, graph: Graph, shapes: Shapes, support: Support, normalised: Normalised, inside: set[str]) -> None:
+    def __init__(
+        self, graph: Graph, shapes: Shapes, support: Support, normalised: Normalised, inside: set[str]
+    ) -> None:
         self._graph, self._shapes, self._support, self._inside = graph, shapes, support, inside
         self._names = {matmul: name for name, matmul in normalised.matmuls.items()}
         self._reasons = normalised.reasons
@@ -62,14 +78,19 @@ class Finder:
                 self._leave(made, "matmul", self._reasons[made.name])
         convs = {site.core for site in self.sites.values() if site.is_conv and site.op.can("int8")}
         given = {site.plain.output for site in self.sites.values() if site.core in convs}
-        self.sites = {name: self._placed(site, convs, given) if site.is_conv else site for name, site in self.sites.items()}
+        self.sites = {
+            name: self._placed(site, convs, given) if site.is_conv else site
+            for name, site in self.sites.items()
+        }
 
     def ops(self) -> tuple[Op, ...]:
         """All of them, those with a reason to be left alone included."""
         return (*(site.op for site in self.sites.values()), *self.left_alone.values())
 
     def _placed(self, site: Site, convs: set[str], given: set[str]) -> Site:
-        """A convolution among others. Where it stands between them, it has no floats to convert: that costs less."""
+        """A convolution among others. Where it stands between them, it has no floats to convert: that costs
+        less.
+        """
         name = node_of(site.x)
         pooled = name in self._graph and is_pool(self._graph, name)
         receives = (self._graph.inputs(self._graph.nodes[name])[0] if pooled else site.x) in given
@@ -77,7 +98,7 @@ class Finder:
         signature = site.op.signature + " from int8" * receives + " to int8" * passed
         return replace(site, op=replace(site.op, signature=signature), receives=receives, passes_on=passed)
 
-    # -- one node -------------------------------------------------------------------------------------------------
+    # -- one node --------------------------------------------------------------------------------------------
 
     def _look(self, made: NodeDef) -> None:
         kind, name = KINDS[made.op], self._names.get(made.name, made.name)
@@ -126,9 +147,15 @@ class Finder:
         if kind == "matmul":
             if weight.ndim != 2:
                 return f"its weight has the shape {weight.shape}"
-            return "its input is transposed (transpose_a), which the int8 kernel does not do" if attribute(made, "transpose_a").b else ""
+            return (
+                "its input is transposed (transpose_a), which the int8 kernel does not do"
+                if attribute(made, "transpose_a").b
+                else ""
+            )
         if attribute(made, "data_format").s not in (b"", b"NHWC"):
-            return f"its data format is {attribute(made, 'data_format').s.decode()}; int8 convolutions take NHWC"
+            return (
+                f"its data format is {attribute(made, 'data_format').s.decode()}; int8 convolutions take NHWC"
+            )
         shape = self._shapes[self._graph.inputs(made)[0]]
         if shape is None or len(shape) != 4 or shape[3] is None:
             return "the number of its input channels is not known"
@@ -136,10 +163,12 @@ class Finder:
             return f"it is a grouped convolution ({shape[3]} channels in, {weight.shape[2]} for each group)"
         return ""
 
-    # -- its surroundings -----------------------------------------------------------------------------------------
+    # -- its surroundings ------------------------------------------------------------------------------------
 
     def _source(self, made: NodeDef, weight: Array) -> tuple[str, tuple[str, ...]]:
-        """The tensor behind Reshapes that only count rows, so that ops that read it through different ones share its int8 form."""
+        """The tensor behind Reshapes that only count rows, so that ops that read it through different ones
+        share its int8 form.
+        """
         graph, x = self._graph, self._graph.inputs(made)[0]
         inner = weight.shape[1 if attribute(made, "transpose_b").b else 0]
         path: list[str] = []
@@ -158,9 +187,13 @@ class Finder:
         if len(readers) != 1 or not self._graph.is_private(name) or len(self._graph.followers(name)) != 1:
             return None
         reader = self._graph.nodes[readers[0][0]]
-        return None if reader.name in self._claimed or reader.name in self._inside else (reader, readers[0][1])
+        return (
+            None if reader.name in self._claimed or reader.name in self._inside else (reader, readers[0][1])
+        )
 
-    def _fusion(self, made: NodeDef, columns: int, *, conv: bool) -> tuple[str | None, Array | None, Form, Form | None]:
+    def _fusion(
+        self, made: NodeDef, columns: int, *, conv: bool
+    ) -> tuple[str | None, Array | None, Form, Form | None]:
         """What can be fused behind an op: the Reshape behind it, the bias, and the two forms."""
         members, lift, bias = [made.name], None, None
         trailing: tuple[int, ...] = (columns,)
@@ -172,14 +205,24 @@ class Finder:
                 members.append(lift)
                 following = self._only_reader(lift)
         rank = len(self._shapes[f"{members[-1]}:0"] or ()) or (4 if conv else 2)
-        while following is not None and (shift := self._bias(*following, columns, trailing, rank)) is not None:
+        while (
+            following is not None and (shift := self._bias(*following, columns, trailing, rank)) is not None
+        ):
             bias = shift if bias is None else bias + shift
             members.append(following[0].name)
             following = self._only_reader(members[-1])
         summed = self._with_addend(made, members, following, conv=conv)
-        for region in regions(self._graph, f"{members[-1]}:0", closed=True) if self._graph.is_private(members[-1]) else ():
+        for region in (
+            regions(self._graph, f"{members[-1]}:0", closed=True)
+            if self._graph.is_private(members[-1])
+            else ()
+        ):
             activation = activation_of(self._graph, region)
-            if activation is None or (conv and activation.name not in ("Relu", "Relu6")) or not self._claimed.isdisjoint(region.nodes):
+            if (
+                activation is None
+                or (conv and activation.name not in ("Relu", "Relu6"))
+                or not self._claimed.isdisjoint(region.nodes)
+            ):
                 continue
             return lift, bias, Form((*members, *region.nodes), activation), None
         if lift is not None and len(members) == 2:  # nothing behind the Reshape to fuse: it is not in the way
@@ -198,7 +241,9 @@ class Finder:
                 return sizes
         return None
 
-    def _bias(self, reader: NodeDef, position: int, columns: int, trailing: tuple[int, ...], rank: int) -> Array | None:
+    def _bias(
+        self, reader: NodeDef, position: int, columns: int, trailing: tuple[int, ...], rank: int
+    ) -> Array | None:
         """The constant that a node adds to each column."""
         if reader.op not in (*ADDS, "BiasAdd") or attribute(reader, "data_format").s not in (b"", b"NHWC"):
             return None
@@ -212,8 +257,12 @@ class Finder:
         except ValueError:
             return None
 
-    def _with_addend(self, made: NodeDef, members: list[str], following: tuple[NodeDef, int] | None, *, conv: bool) -> Form | None:
-        """The form that adds another activation: a residual connection. Convolutions can do it only with a Relu behind."""
+    def _with_addend(
+        self, made: NodeDef, members: list[str], following: tuple[NodeDef, int] | None, *, conv: bool
+    ) -> Form | None:
+        """The form that adds another activation: a residual connection. Convolutions can do it only with a
+        Relu behind.
+        """
         if following is None or following[0].op not in ADDS:
             return None
         add, position = following
@@ -226,12 +275,16 @@ class Finder:
         relu = self._only_reader(add.name)
         if relu is None or relu[0].op != "Relu":
             return None
-        region = next((r for r in regions(self._graph, f"{add.name}:0", closed=True) if r.nodes == (relu[0].name,)), None)
+        region = next(
+            (r for r in regions(self._graph, f"{add.name}:0", closed=True) if r.nodes == (relu[0].name,)),
+            None,
+        )
         activation = activation_of(self._graph, region) if region else None
         return Form((*members, add.name, relu[0].name), activation, addend) if activation else None
 
     def _same_shape(self, x: str, output: str, addend: str, *, conv: bool) -> str | None:
-        """Whether an addend has the shape of an output: "proven", "guard" (as far as is known), or None for no.
+        """Whether an addend has the shape of an output: "proven", "guard" (as far as is known), or None for
+        no.
 
         The kernel does not look: it would read past the end of a smaller addend.
         """
@@ -252,7 +305,9 @@ class Finder:
             values = [(read, value_of(graph, read)) for read in graph.inputs(made)]
             varying = [read for read, value in values if value is None]
             # A constant of more than one row would have its rows copied to the output.
-            flat = all(value is None or value.ndim == 0 or value.size == value.shape[-1] for _, value in values)
+            flat = all(
+                value is None or value.ndim == 0 or value.size == value.shape[-1] for _, value in values
+            )
             if tensor in self._origins:
                 tensor = self._origins[tensor]
             elif (
@@ -287,10 +342,14 @@ def _in_order(graph: Graph) -> Iterable[NodeDef]:
 
 
 def in_functions(graph_def: GraphDef) -> list[Op]:
-    """Matmuls and convolutions inside functions that nodes call (loops, conditionals): left alone, and listed."""
+    """Matmuls and convolutions inside functions that nodes call (loops, conditionals): left alone, and
+    listed.
+    """
     library = {function.signature.name: function for function in graph_def.library.function}
     found: list[Op] = []
-    waiting = [(node.name, name) for node in graph_def.node if "Dataset" not in node.op for name in _called(node)]
+    waiting = [
+        (node.name, name) for node in graph_def.node if "Dataset" not in node.op for name in _called(node)
+    ]
     seen: set[str] = set()
     while waiting:
         caller, name = waiting.pop()
@@ -300,7 +359,15 @@ def in_functions(graph_def: GraphDef) -> list[Op]:
         for inner in library[name].node_def:
             if inner.op in (*KINDS, "Einsum", "BatchMatMulV2"):
                 reason = f"it is inside a function ({name}) that the graph calls"
-                found.append(Op(f"{caller}/{inner.name}", KINDS.get(inner.op, "matmul"), (Scheme.fp32(),), signature=inner.op, note=reason))
+                found.append(
+                    Op(
+                        f"{caller}/{inner.name}",
+                        KINDS.get(inner.op, "matmul"),
+                        (Scheme.fp32(),),
+                        signature=inner.op,
+                        note=reason,
+                    )
+                )
             waiting.extend((f"{caller}/{inner.name}", called) for called in _called(inner))
     return found
 

@@ -1,6 +1,7 @@
 """In which range each tensor is quantized under a plan.
 
-Activations of matmuls are uint8 with a zero point. Convolutions take uint8 only from zero on, and int8 around zero for the rest.
+Activations of matmuls are uint8 with a zero point. Convolutions take uint8 only from zero on, and int8 around
+zero for the rest.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from octune.repair import Smoothing, smoothing
 
 __all__ = ["Range", "activation_range", "equalising", "output_range", "smoothed", "stats_of"]
 
-# So many times larger than the middle channel is the largest one where it costs that one three of its eight bits.
+# So many times larger than the middle channel is the largest one where it costs that one three of its eight
+# bits.
 OUTLIER = 8
 
 
@@ -78,7 +80,8 @@ def stats_of(site: Site, scheme: Scheme, ranges: Ranges) -> TensorStats:
     stats = ranges.get(site.op.name)
     if stats is None:
         raise PlanError(
-            f"The plan asks for {scheme} at {site.op.name!r}, which needs calibration data, and this op never ran on any. Leave it in fp32."
+            f"The plan asks for {scheme} at {site.op.name!r}, which needs calibration data, and this op "
+            "never ran on any. Leave it in fp32."
         )
     if not stats.finite:
         raise PlanError(
@@ -107,13 +110,19 @@ def output_range(site: Site, scheme: Scheme, ranges: Ranges) -> Range | None:
 
 
 def equalising(site: Site, ranges: Ranges) -> Array | None:
-    """What to multiply a convolution's output channels by, so that all have one range; None where they are near enough as they are.
+    """What to multiply a convolution's output channels by, so that all have one range; None where they are
+    near enough as they are.
 
-    The kernel rounds its output, and one range for channels of very different size leaves the smaller ones nothing.
+    The kernel rounds its output, and one range for channels of very different size leaves the smaller ones
+    nothing.
     """
     stats = ranges.get(f"{site.op.name}:output")
     activation = site.plain.activation
-    if stats is None or stats.channel_max.size != site.columns or (activation is not None and activation.name != "Relu"):
+    if (
+        stats is None
+        or stats.channel_max.size != site.columns
+        or (activation is not None and activation.name != "Relu")
+    ):
         return None
     peaks = stats.channel_max.astype(np.float64)
     largest, middle = float(peaks.max()), float(np.median(peaks))
@@ -129,7 +138,8 @@ def smoothed(sites: Sequence[Site], weights: Sequence[Array], scheme: Scheme, ra
     channels = weights[0].shape[-2]
     if stats.channel_max.size != channels:
         raise PlanError(
-            f"The plan asks for {scheme} at {sites[0].op.name!r}, but calibration has the extremes of {stats.channel_max.size} channels, "
+            f"The plan asks for {scheme} at {sites[0].op.name!r}, but calibration has the extremes of "
+            f"{stats.channel_max.size} channels, "
             f"and the op has {channels}. Calibrate again."
         )
     parts = [site.by_output(weight) for site, weight in zip(sites, weights, strict=True)]
@@ -139,7 +149,9 @@ def smoothed(sites: Sequence[Site], weights: Sequence[Array], scheme: Scheme, ra
 
 
 def _peaks(weight: Array, groups: int) -> Array:
-    """(outputs, inputs): the largest weight of every kernel, which stands for it where several ops are smoothed together."""
+    """(outputs, inputs): the largest weight of every kernel, which stands for it where several ops are
+    smoothed together.
+    """
     peaks: Array = np.abs(weight).reshape(*weight.shape[:2], -1).max(axis=2)
     if groups == 1:
         return peaks

@@ -14,20 +14,20 @@ from typing import Any
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from octune.backends.tensorflow.probe.alone import INPUT, alone
-from octune.backends.tensorflow.int8.apply import Emission, Piece
 from octune.backends.tensorflow.clean.dense import normalise
-from octune.backends.tensorflow.int8.find import Finder, in_functions
 from octune.backends.tensorflow.clean.fold import fold, frames
-from octune.backends.tensorflow.graph.graph import Array, FrozenGraph, Graph, Tap, attribute, tensor
 from octune.backends.tensorflow.clean.layernorm import fuse_layernorms
+from octune.backends.tensorflow.graph.graph import Array, FrozenGraph, Graph, Tap, attribute, tensor
 from octune.backends.tensorflow.graph.light import Light, lighten
-from octune.backends.tensorflow.int8.outputs import passes_on
 from octune.backends.tensorflow.graph.shapes import Shapes
+from octune.backends.tensorflow.int8.apply import Emission, Piece
+from octune.backends.tensorflow.int8.find import Finder, in_functions
+from octune.backends.tensorflow.int8.outputs import passes_on
 from octune.backends.tensorflow.int8.site import KERNELS, Site, geometry
 from octune.backends.tensorflow.int8.streams import Streams
 from octune.backends.tensorflow.int8.support import Support, support
 from octune.backends.tensorflow.int8.weights import Weights
+from octune.backends.tensorflow.probe.alone import INPUT, alone
 from octune.calibration import Ranges
 from octune.int8 import Limit
 from octune.plan import Op, Plan, Scheme
@@ -55,11 +55,15 @@ class Rewriter:
         self._last: tuple[str, Rewriter, str] | None = None
 
     def ops(self) -> tuple[Op, ...]:
-        """All ops that could be quantized, in the order of computation, and those that cannot, with the reason."""
+        """All ops that could be quantized, in the order of computation, and those that cannot, with the
+        reason.
+        """
         return self._ops
 
     def taps(self) -> dict[str, Tap]:
-        """What calibration must fetch: an op's name stands for its input, ``name:output`` for what a convolution gives."""
+        """What calibration must fetch: an op's name stands for its input, ``name:output`` for what a
+        convolution gives.
+        """
         found: dict[str, Tap] = {}
         for name, site in self._finder.sites.items():
             found[name] = Tap(site.x)
@@ -68,12 +72,16 @@ class Rewriter:
         return found
 
     def outputs(self) -> dict[str, str]:
-        """The tensor of the reference graph that each op by itself (see :meth:`alone`) computes: behind its bias and its activation."""
+        """The tensor of the reference graph that each op by itself (see :meth:`alone`) computes: behind its
+        bias and its activation.
+        """
         return {name: site.plain.output for name, site in self._finder.sites.items()}
 
     @property
     def reference(self) -> GraphDef:
-        """The cleaned fp32 graph that taps refer to; made when it is asked for, because it is a copy of all weights."""
+        """The cleaned fp32 graph that taps refer to; made when it is asked for, because it is a copy of all
+        weights.
+        """
         return self._graph_def(self._graph)
 
     @cached_property
@@ -110,7 +118,11 @@ class Rewriter:
         """The convolutions whose output is read only by these ones."""
         sites = self._finder.sites
         cores = {site.core for name, site in sites.items() if name in convs}
-        return {name for name, site in sites.items() if site.is_conv and passes_on(self._graph, site.plain.tail, cores)}
+        return {
+            name
+            for name, site in sites.items()
+            if site.is_conv and passes_on(self._graph, site.plain.tail, cores)
+        }
 
     def emit(self, plan: Plan, ranges: Ranges) -> Emission:
         """The graph under a plan with a record of what was replaced."""
@@ -118,12 +130,16 @@ class Rewriter:
         return Emission(self._graph, self._finder.sites, self._shapes, self._weights, plan, ranges)
 
     def alone(self, op: Op, scheme: Scheme, ranges: Ranges) -> tuple[GraphDef, str, str]:
-        """That op in that scheme, with its bias and activation and nothing else: (graph, input tensor, output tensor)."""
+        """That op in that scheme, with its bias and activation and nothing else: (graph, input tensor, output
+        tensor).
+        """
         inner, output = self._by_itself(op.name)
         return inner.rewrite(Plan({op.name: scheme}), _of(op, ranges)), INPUT, output
 
     def in_place(self, op: Op, scheme: Scheme, ranges: Ranges) -> tuple[GraphDef, str, str]:
-        """The same for timing: a convolution between others takes and gives int8, without a float in between."""
+        """The same for timing: a convolution between others takes and gives int8, without a float in
+        between.
+        """
         site = self._finder.sites[op.name]
         if not site.is_conv or scheme.dtype != "int8":
             return self.alone(op, scheme, ranges)
@@ -134,17 +150,24 @@ class Rewriter:
         return inner.graph_def(emission), fed, f"{made.name}:0" if site.passes_on else output
 
     def correction(self, op: Op, scheme: Scheme, ranges: Ranges) -> Array | None:
-        """What is added to the bias of that op in that scheme, where it is linear: what comes out is that much more."""
+        """What is added to the bias of that op in that scheme, where it is linear: what comes out is that
+        much more.
+        """
         if BIAS not in scheme.repairs or self._finder.sites[op.name].plain.activation is not None:
             return None
         inner, _ = self._by_itself(op.name)
         return inner.emit(Plan({op.name: scheme}), _of(op, ranges)).pieces[0].correction
 
     def _by_itself(self, name: str) -> tuple[Rewriter, str]:
-        if self._last is None or self._last[0] != name:  # one op is asked for in all its schemes, and then the next
+        # one op is asked for in all its schemes, and then the next
+        if self._last is None or self._last[0] != name:
             part, output = alone(self._finder.sites[name], self._graph, self._shapes)
             part.versions.CopyFrom(self._frozen.graph_def.versions)
-            self._last = (name, Rewriter(FrozenGraph(part, {"x": INPUT}, {"y": output}), self._able, self._limit), output)
+            self._last = (
+                name,
+                Rewriter(FrozenGraph(part, {"x": INPUT}, {"y": output}), self._able, self._limit),
+                output,
+            )
         return self._last[1], self._last[2]
 
     def _graph_def(self, graph: Graph) -> GraphDef:
@@ -154,4 +177,6 @@ class Rewriter:
 
 
 def _of(op: Op, ranges: Ranges) -> Ranges:
-    return Ranges({name: ranges[name] for name in (op.name, f"{op.name}:output") if name in ranges}, ranges.samples)
+    return Ranges(
+        {name: ranges[name] for name in (op.name, f"{op.name}:output") if name in ranges}, ranges.samples
+    )

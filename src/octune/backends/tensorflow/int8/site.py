@@ -23,12 +23,15 @@ KERNELS = {"conv2d": "_FusedQuantizedConv2D", "depthwise_conv2d": "_FusedQuantiz
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One way to fuse a site: ``members`` are the nodes that go, from the op itself to ``tail``, whose name the result keeps."""
+    """One way to fuse a site: ``members`` are the nodes that go, from the op itself to ``tail``, whose name
+    the result keeps.
+    """
 
     members: tuple[str, ...]
     activation: Activation | None = None
     addend: str | None = None
-    guarded: bool = False  # the addend is not proven to have the shape of the output, so that must be asked at run time
+    # the addend is not proven to have the shape of the output, so that must be asked at run time
+    guarded: bool = False
 
     @property
     def tail(self) -> str:
@@ -41,9 +44,11 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """``x`` is what gets quantized; ``path`` the Reshapes between it and the op; ``lift`` the Reshape behind the op, inside the forms.
+    """``x`` is what gets quantized; ``path`` the Reshapes between it and the op; ``lift`` the Reshape behind
+    the op, inside the forms.
 
-    A convolution may receive its input from another one, and pass its output on to others: in int8, where these are int8 as well.
+    A convolution may receive its input from another one, and pass its output on to others: in int8, where
+    these are int8 as well.
     """
 
     op: Op
@@ -69,7 +74,11 @@ class Site:
         if value is None:
             raise ModelError(f"The weight {self.weight!r} of {self.op.name!r} is no longer a constant.")
         value = value.astype(np.float32)
-        return np.ascontiguousarray(value.T) if not self.is_conv and attribute(graph.nodes[self.core], "transpose_b").b else value
+        return (
+            np.ascontiguousarray(value.T)
+            if not self.is_conv and attribute(graph.nodes[self.core], "transpose_b").b
+            else value
+        )
 
     def by_output(self, weight: Array) -> tuple[Array, int]:
         """A weight as repairs take it, (outputs, inputs of a group, ...), and the number of groups."""
@@ -92,5 +101,12 @@ class Site:
 
 def geometry(conv: NodeDef) -> dict[str, Any]:
     """The attributes that a convolution and its int8 form share."""
-    attributes = {name: [int(i) for i in attribute(conv, name).list.i] for name in ("strides", "dilations", "explicit_paddings")}
-    return {**attributes, "dilations": attributes["dilations"] or [1, 1, 1, 1], "padding": attribute(conv, "padding").s.decode()}
+    attributes = {
+        name: [int(i) for i in attribute(conv, name).list.i]
+        for name in ("strides", "dilations", "explicit_paddings")
+    }
+    return {
+        **attributes,
+        "dilations": attributes["dilations"] or [1, 1, 1, 1],
+        "padding": attribute(conv, "padding").s.decode(),
+    }

@@ -1,16 +1,19 @@
-"""One int8 graph as several streams of work side by side: what tensor parallelism does over devices, over cores.
+"""One int8 graph as several streams of work side by side: what tensor parallelism does over devices, over
+cores.
 
     streams = Streams(graph, shapes, count=2)
-    streams.graph               # Q, K, V and attention by heads, the two matmuls of a feed-forward block by hidden units
+    streams.graph               # Q, K, V and attention by heads, the two matmuls of a feed-forward block by
+                                hidden units
     streams.regions             # how many parts of the graph were split; 0 leaves the graph as it was
 
-oneDNN runs a small int8 matmul on one thread, and for the many small ops of a transformer at batch 1 waking the other threads costs more
-than they save. Here each stream is a chain of ops that needs one thread only, and streams meet just where a sum over channels is due.
-Such a graph wants a session with one thread per op and ``count`` ops at a time (see :func:`streams_of`).
+oneDNN runs a small int8 matmul on one thread, and for the many small ops of a transformer at batch 1 waking
+the other threads costs more than they save. Here each stream is a chain of ops that needs one thread only,
+and streams meet just where a sum over channels is due. Such a graph wants a session with one thread per op
+and ``count`` ops at a time (see :func:`streams_of`).
 
-A region starts at int8 matmuls that read one tensor: each stream gets a part of their columns. It is followed as long as every op works on
-those parts by themselves, and must end in int8 matmuls that sum over them: their partial sums are added. Anything else that reads a part
-leaves the region as it was.
+A region starts at int8 matmuls that read one tensor: each stream gets a part of their columns. It is followed
+as long as every op works on those parts by themselves, and must end in int8 matmuls that sum over them: their
+partial sums are added. Anything else that reads a part leaves the region as it was.
 """
 
 from __future__ import annotations
@@ -22,17 +25,31 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from octune.backends.tensorflow.graph.emit import array_of, constant, node
 from octune.backends.tensorflow.clean.fold import value_of
+from octune.backends.tensorflow.graph.emit import array_of, constant, node
 from octune.backends.tensorflow.graph.graph import Array, Graph, as_input, attribute, node_of, tensor
 from octune.backends.tensorflow.graph.shapes import Shapes
 
 __all__ = ["MARK", "Streams", "streams_of"]
 
-MARK = "_octune_streams"  # an attribute of the nodes that add streams up: a graph read from a file still knows it
+# an attribute of the nodes that add streams up: a graph read from a file still knows it
+MARK = "_octune_streams"
 MATMUL = "_QuantizedMatMul"
 BATCHED = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
-UNARY = ("Identity", "Relu", "Relu6", "Tanh", "Sigmoid", "Erf", "Exp", "Neg", "Square", "Sqrt", "Rsqrt", "Softmax")
+UNARY = (
+    "Identity",
+    "Relu",
+    "Relu6",
+    "Tanh",
+    "Sigmoid",
+    "Erf",
+    "Exp",
+    "Neg",
+    "Square",
+    "Sqrt",
+    "Rsqrt",
+    "Softmax",
+)
 BINARY = ("Add", "AddV2", "Sub", "Mul", "RealDiv", "Maximum", "Minimum", "SquaredDifference")
 
 Sizes = tuple[int | None, ...]
@@ -40,7 +57,9 @@ Sizes = tuple[int | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A tensor of which every stream has its part: along which axis, and the sizes of the whole as far as they are known."""
+    """A tensor of which every stream has its part: along which axis, and the sizes of the whole as far as
+    they are known.
+    """
 
     axis: int
     sizes: Sizes
@@ -56,7 +75,14 @@ class _Unfit(Exception):
 
 def streams_of(graph: tf.Graph) -> int:
     """How many streams a graph was made for; 1 for any other graph."""
-    return max((op.node_def.attr[MARK].i for op in graph.get_operations() if op.type == "AddV2" and MARK in op.node_def.attr), default=1)
+    return max(
+        (
+            op.node_def.attr[MARK].i
+            for op in graph.get_operations()
+            if op.type == "AddV2" and MARK in op.node_def.attr
+        ),
+        default=1,
+    )
 
 
 class Streams:
@@ -70,7 +96,9 @@ class Streams:
         for made in list(graph):
             if made.op != MATMUL or made.name in taken:
                 continue
-            starts = [graph.nodes[name] for name, position in graph.readers(tensor(made.input[0])) if position == 0]
+            starts = [
+                graph.nodes[name] for name, position in graph.readers(tensor(made.input[0])) if position == 0
+            ]
             starts = [each for each in starts if each.op == MATMUL and each.name not in taken]
             region = _Region(graph, shapes, count)
             try:
@@ -139,7 +167,9 @@ class Streams:
         for position in (0, 1):
             if (made.name, position) in region.constants:
                 value, axis = region.constants[made.name, position]
-                part = np.take(value, range(*self._slice(value.shape[axis], stream).indices(value.shape[axis])), axis)
+                part = np.take(
+                    value, range(*self._slice(value.shape[axis], stream).indices(value.shape[axis])), axis
+                )
                 inputs[position] = self._constant(f"{self._name(made.name, stream)}/constant", part)
         if made.op == "Reshape":
             split = region.split[f"{made.name}:0"]
@@ -154,12 +184,15 @@ class Streams:
             value = array_of(made).copy()
             value[axis] = size
             return self._constant(name, value)
-        # Pack has an input for every size; ConcatV2 has sizes known at run time, and constant ones behind them.
+        # Pack has an input for every size; ConcatV2 has sizes known at run time, and constant ones behind
+        # them.
         position = axis if made.op == "Pack" else 1
         value = array_of(self.graph.maker(made.input[position])).copy()
         value[... if made.op == "Pack" else axis - len(split.sizes)] = size
         part = self._constant(f"{name}/part", value)
-        self._copied(made, name, [part if number == position else read for number, read in enumerate(made.input)])
+        self._copied(
+            made, name, [part if number == position else read for number, read in enumerate(made.input)]
+        )
         return f"{name}:0"
 
     def _whole_shape(self, name: str, region: _Region) -> None:
@@ -191,7 +224,15 @@ class Streams:
                 twin.attr["fused_ops"].list.s.remove(b"Add")
             if stream:
                 name = made.name if stream == self._count - 1 else f"{name}/sum"
-                self.graph.add(node(name, "AddV2", [total, self._name(made.name, stream)], T=tf.float32, **{MARK: self._count}))
+                self.graph.add(
+                    node(
+                        name,
+                        "AddV2",
+                        [total, self._name(made.name, stream)],
+                        T=tf.float32,
+                        **{MARK: self._count},
+                    )
+                )
             total = name
 
 
@@ -205,10 +246,13 @@ class _Region:
         self.ends: list[str] = []
         self.sizes: list[str] = []  # Shape nodes
         self._behind: set[str] = set()
-        self.constants: dict[tuple[str, int], tuple[Array, int]] = {}  # (reader, position) -> value, axis: streams read their part
+        # (reader, position) -> value, axis: streams read their part
+        self.constants: dict[tuple[str, int], tuple[Array, int]] = {}
 
     def follow(self, starts: list[NodeDef]) -> None:
-        """Raises _Unfit unless everything that follows these matmuls can be split up to matmuls that sum over the parts."""
+        """Raises _Unfit unless everything that follows these matmuls can be split up to matmuls that sum over
+        the parts.
+        """
         for made in starts:
             if len(_kinds(made, "Tdevice_inputs")) != 3 or not self._graph.is_private(made.name):
                 raise _Unfit
@@ -235,12 +279,16 @@ class _Region:
         self.split[f"{made.name}:0"] = split
 
     def _ready(self, name: str) -> bool:
-        """Whether all inputs that will be split are split by now. Those that come from elsewhere never will be."""
+        """Whether all inputs that will be split are split by now. Those that come from elsewhere never will
+        be.
+        """
         reads = self._graph.inputs(self._graph.nodes[name])
         return not any(read not in self.split and node_of(read) in self._behind for read in reads)
 
     def _after(self, starts: list[NodeDef]) -> set[str]:
-        """All nodes that are computed from these and from themselves. A shape is not: it is there whatever becomes of the values."""
+        """All nodes that are computed from these and from themselves. A shape is not: it is there whatever
+        becomes of the values.
+        """
         behind, waiting = set[str](), [made.name for made in starts]
         while waiting:
             name = waiting.pop()
@@ -269,7 +317,12 @@ class _Region:
         elif made.op in BATCHED:
             rule = self._batched
         else:
-            rules = {"Reshape": self._reshape, "Transpose": self._transpose, "Einsum": self._einsum, "QuantizeV2": self._quantize}
+            rules = {
+                "Reshape": self._reshape,
+                "Transpose": self._transpose,
+                "Einsum": self._einsum,
+                "QuantizeV2": self._quantize,
+            }
             if made.op not in rules:
                 raise _Unfit
             rule = rules[made.op]
@@ -284,7 +337,7 @@ class _Region:
             raise _Unfit
         self.ends.append(made.name)
 
-    # -- how ops hand a split on ------------------------------------------------------------------------------------
+    # -- how ops hand a split on -----------------------------------------------------------------------------
 
     def _same(self, made: NodeDef, reads: list[str], found: list[tuple[int, Split]]) -> Split:
         if made.op == "Softmax" and found[0][1].last:
@@ -316,7 +369,11 @@ class _Region:
         return first
 
     def _batched(self, made: NodeDef, reads: list[str], found: list[tuple[int, Split]]) -> Split:
-        if len(found) != 2 or len(found[0][1].sizes) != len(found[1][1].sizes) or found[0][1].axis != found[1][1].axis:
+        if (
+            len(found) != 2
+            or len(found[0][1].sizes) != len(found[1][1].sizes)
+            or found[0][1].axis != found[1][1].axis
+        ):
             raise _Unfit
         left, right = found[0][1], found[1][1]
         if left.axis >= len(left.sizes) - 2:
@@ -332,7 +389,11 @@ class _Region:
         if "." in equation or len(operands) != 2 or len(found) != 2:
             raise _Unfit
         label, other = (operand[split.axis] for operand, (_, split) in zip(operands, found, strict=True))
-        if label != other or label not in out or any(len(set(part)) != len(part) for part in (*operands, out)):
+        if (
+            label != other
+            or label not in out
+            or any(len(set(part)) != len(part) for part in (*operands, out))
+        ):
             raise _Unfit
         known: dict[str, int | None] = {}
         for operand, (_, split) in zip(operands, found, strict=True):
@@ -347,7 +408,9 @@ class _Region:
         return Split(order.index(found[0][1].axis), tuple(found[0][1].sizes[axis] for axis in order))
 
     def _reshape(self, made: NodeDef, reads: list[str], found: list[tuple[int, Split]]) -> Split:
-        """From the split axis on, sizes must be known before and after, and their products equal: then parts stay parts."""
+        """From the split axis on, sizes must be known before and after, and their products equal: then parts
+        stay parts.
+        """
         split, shape = found[0][1], self._graph.maker(reads[1])
         if [position for position, _ in found] != [0]:
             raise _Unfit
@@ -376,7 +439,11 @@ class _Region:
         if shape.op == "Pack":
             first = attribute(shape, "axis").i == 0
             return bool(first and self._graph.maker(shape.input[axis]).op == "Const")
-        if shape.op == "ConcatV2" and len(shape.input) == 3 and self._graph.maker(shape.input[1]).op == "Const":
+        if (
+            shape.op == "ConcatV2"
+            and len(shape.input) == 3
+            and self._graph.maker(shape.input[1]).op == "Const"
+        ):
             return axis >= rank - int(array_of(self._graph.maker(shape.input[1])).size)
         return False
 

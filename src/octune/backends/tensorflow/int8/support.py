@@ -3,8 +3,8 @@
     support().matmul        # True where int8 matmuls run
     support().why           # else: what is missing, and what to do about it
 
-``_QuantizedMatMul`` came with TensorFlow 2.17 and is looked up in the op registry, because builds differ. Whether int8 is faster than fp32
-here is not asked: that is measured.
+``_QuantizedMatMul`` came with TensorFlow 2.17 and is looked up in the op registry, because builds differ.
+Whether int8 is faster than fp32 here is not asked: that is measured.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ def support(machine: Machine | None = None) -> Support:
     machine = machine or probe_machine()
     why = ""
     if not _has("_QuantizedMatMul"):
-        why = f"TensorFlow {tf.__version__} has no _QuantizedMatMul; install tensorflow-cpu>=2.17, or use bf16 or fp32"
+        why = (
+            f"TensorFlow {tf.__version__} has no _QuantizedMatMul; install tensorflow-cpu>=2.17, or use "
+            "bf16 or fp32"
+        )
     return Support(
         matmul=not why,
         conv=not why and _has("_FusedQuantizedConv2D") and _has("_FusedQuantizedDepthwiseConv2D"),

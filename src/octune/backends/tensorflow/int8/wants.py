@@ -1,4 +1,5 @@
-"""What the ops of a plan want to read: a tensor in a range of its own, or one whose channels were multiplied first (smoothed).
+"""What the ops of a plan want to read: a tensor in a range of its own, or one whose channels were multiplied
+first (smoothed).
 
 wants = Wants(reference, sites, plan, ranges)
 wants.static(site)                              # Range, or None where the op wants something else
@@ -23,7 +24,9 @@ __all__ = ["Group", "Wants"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """Smoothed ops that read one tensor, all of them matmuls or all of them convolutions: they read it in one int8 form."""
+    """Smoothed ops that read one tensor, all of them matmuls or all of them convolutions: they read it in one
+    int8 form.
+    """
 
     sites: tuple[Site, ...]
     multiplier: Array  # of every channel
@@ -33,7 +36,9 @@ class Group:
 class Wants:
     """``sites`` are the planned ones, in the order of computation."""
 
-    def __init__(self, reference: Graph, sites: Iterable[Site], plan: Mapping[str, Scheme], ranges: Ranges) -> None:
+    def __init__(
+        self, reference: Graph, sites: Iterable[Site], plan: Mapping[str, Scheme], ranges: Ranges
+    ) -> None:
         self._reference, self._plan, self._ranges = reference, plan, ranges
         self._readers: dict[tuple[str, bool], list[Site]] = {}
         for site in sites:
@@ -49,7 +54,9 @@ class Wants:
         scheme = self._plan[site.op.name]
         unknown = set(scheme.repairs) - ({BIAS, SMOOTH} if scheme.mode == "static" else set())
         if unknown:
-            raise PlanError(f"A {site.op.kind} has no repair named {sorted(unknown)[0]!r} in {scheme} ({site.op.name!r}).")
+            raise PlanError(
+                f"A {site.op.kind} has no repair named {sorted(unknown)[0]!r} in {scheme} ({site.op.name!r})."
+            )
 
     def _group(self, sites: tuple[Site, ...]) -> Group:
         weights = [site.weights(self._reference) for site in sites]

@@ -1,4 +1,5 @@
-"""int8 weights, made once for each op, granularity and smoothing as long as there is room, however many plans ask for them.
+"""int8 weights, made once for each op, granularity and smoothing as long as there is room, however many plans
+ask for them.
 
 cache = Weights(graph, Limit.PAIRS)
 made = cache.int8(site, "per_channel", signed=False)
@@ -29,7 +30,9 @@ ROOM = 1 << 30  # bytes: all of BERT-large in three schemes
 
 @dataclass(frozen=True, slots=True)
 class Int8Weight:
-    """``values * reach / 127`` is the weight; ``reach`` has one number for every output channel, or one for all."""
+    """``values * reach / 127`` is the weight; ``reach`` has one number for every output channel, or one for
+    all.
+    """
 
     values: npt.NDArray[np.int8]
     reach: Array
@@ -58,13 +61,19 @@ class Weights:
         self._made: dict[tuple[str, str, bool, bytes], Int8Weight] = {}
         self._shifts: dict[tuple[str, str, bool, bytes, bytes], Array] = {}
 
-    def int8(self, site: Site, granularity: str | None, divisor: Array | None = None, *, signed: bool) -> Int8Weight:
-        """The weight of a site, what reads each input channel divided by ``divisor`` first. ``signed``: its input is int8, not uint8."""
+    def int8(
+        self, site: Site, granularity: str | None, divisor: Array | None = None, *, signed: bool
+    ) -> Int8Weight:
+        """The weight of a site, what reads each input channel divided by ``divisor`` first. ``signed``: its
+        input is int8, not uint8.
+        """
         key = (site.op.name, str(granularity), signed, b"" if divisor is None else divisor.tobytes())
         made = self._made.pop(key, None)
         if made is None:
             weight = site.weights(self._graph)
-            made = self._quantized(site, weight if divisor is None else weight / divisor[:, None], granularity, signed)
+            made = self._quantized(
+                site, weight if divisor is None else weight / divisor[:, None], granularity, signed
+            )
         self._made[key] = made  # the last one used is the last to go
         while sum(kept.values.nbytes for kept in self._made.values()) > self._room and len(self._made) > 1:
             del self._made[next(iter(self._made))]
@@ -75,11 +84,27 @@ class Weights:
         limit = Limit.EVEN if signed and self._limit is Limit.PAIRS else self._limit
         made = quantize_weight(site.by_output(weight)[0], granularity, limit)
         reach = made.scales * np.float32(LARGEST)
-        return Int8Weight(site.from_output(made.values, weight.shape), reach if granularity == "per_channel" else reach[0])
+        return Int8Weight(
+            site.from_output(made.values, weight.shape), reach if granularity == "per_channel" else reach[0]
+        )
 
-    def correction(self, site: Site, granularity: str | None, stats: TensorStats, divisor: Array | None = None, *, signed: bool) -> Array:
+    def correction(
+        self,
+        site: Site,
+        granularity: str | None,
+        stats: TensorStats,
+        divisor: Array | None = None,
+        *,
+        signed: bool,
+    ) -> Array:
         """What to add to the bias for what rounding the weight does on average."""
-        key = (site.op.name, str(granularity), signed, b"" if divisor is None else divisor.tobytes(), stats.channel_mean.tobytes())
+        key = (
+            site.op.name,
+            str(granularity),
+            signed,
+            b"" if divisor is None else divisor.tobytes(),
+            stats.channel_mean.tobytes(),
+        )
         if key not in self._shifts:
             dequantized = self.int8(site, granularity, divisor, signed=signed).floats()
             weight, groups = site.by_output(site.weights(self._graph))

@@ -19,16 +19,18 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
+from octune.backends.tensorflow.graph.graph import node_of, tensor
 from octune.backends.tensorflow.model import nested
 from octune.backends.tensorflow.model.freeze import drop_blanks
-from octune.backends.tensorflow.graph.graph import node_of, tensor
 from octune.errors import DataError
 
 __all__ = ["GraphCallable", "KerasCallable", "as_tensor", "call_shaped", "flat_function", "shaped_function"]
 
 
 def flat_function(graph_def: GraphDef, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> Any:
-    """A concrete function: tensors in the order of ``inputs``, named like them; a dict of tensors comes back."""
+    """A concrete function: tensors in the order of ``inputs``, named like them; a dict of tensors comes
+    back.
+    """
     nodes = {node.name: node for node in graph_def.node}
     specs = [_spec(nodes[node_of(name)], argument) for argument, name in inputs.items()]
     fed = {node_of(name) for name in inputs.values()}
@@ -43,20 +45,30 @@ def flat_function(graph_def: GraphDef, inputs: Mapping[str, str], outputs: Mappi
         given = dict(zip(inputs.values(), flat, strict=True))
         feeds = {name: value for name, value in given.items() if name in read}
         wanted = [name for name in outputs.values() if name not in given]
-        made = dict(zip(wanted, tf.graph_util.import_graph_def(body, input_map=feeds, return_elements=wanted, name=""), strict=True))
+        made = dict(
+            zip(
+                wanted,
+                tf.graph_util.import_graph_def(body, input_map=feeds, return_elements=wanted, name=""),
+                strict=True,
+            )
+        )
         return {result: {**given, **made}[name] for result, name in outputs.items()}
 
     return tf.function(call, input_signature=specs, autograph=False).get_concrete_function()
 
 
 def _spec(node: Any, argument: str) -> Any:
-    return tf.TensorSpec(tf.TensorShape(node.attr["shape"].shape), tf.dtypes.as_dtype(node.attr["dtype"].type), name=argument)
+    return tf.TensorSpec(
+        tf.TensorShape(node.attr["shape"].shape), tf.dtypes.as_dtype(node.attr["dtype"].type), name=argument
+    )
 
 
 def shaped_function(function: Any, takes: Mapping[str, Any], gives: Any) -> Any:
-    """A concrete function with the parameters and the nesting of the one that was frozen, around a flat function.
+    """A concrete function with the parameters and the nesting of the one that was frozen, around a flat
+    function.
 
-    ``takes`` has the positional and the keyword parameters as pairs of a name and a nesting, and the constants that were traced in.
+    ``takes`` has the positional and the keyword parameters as pairs of a name and a nesting, and the
+    constants that were traced in.
     """
     specs = {spec.name: spec for spec in nested.leaves(function.structured_input_signature)}
     parameters = [*takes["positional"], *takes["keyword"]]
@@ -65,7 +77,10 @@ def shaped_function(function: Any, takes: Mapping[str, Any], gives: Any) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         given = {**dict(zip((name for name, _ in takes["positional"]), args, strict=False)), **kwargs}
         values = [given[name] for name, _ in parameters if name not in takes["constants"]]
-        return nested.pack(gives, _call_flat(function, dict(zip(nested.leaves(nestings), nested.leaves(values), strict=True))))
+        return nested.pack(
+            gives,
+            _call_flat(function, dict(zip(nested.leaves(nestings), nested.leaves(values), strict=True))),
+        )
 
     kinds = inspect.Parameter
     positional = [kinds(name, kinds.POSITIONAL_OR_KEYWORD) for name, _ in takes["positional"]]
@@ -75,7 +90,9 @@ def shaped_function(function: Any, takes: Mapping[str, Any], gives: Any) -> Any:
     return tf.function(call, autograph=False).get_concrete_function(*args, **kwargs)
 
 
-def call_shaped(function: Any, takes: Mapping[str, Any], gives: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+def call_shaped(
+    function: Any, takes: Mapping[str, Any], gives: Any, values: Mapping[str, Any]
+) -> dict[str, Any]:
     """Call a function made by :func:`shaped_function` with tensors by name; its results come back by name."""
     args, kwargs = _arguments(takes, values)
     return dict(zip(nested.leaves(gives), nested.leaves(function(*args, **kwargs)), strict=True))
@@ -84,7 +101,10 @@ def call_shaped(function: Any, takes: Mapping[str, Any], gives: Any, values: Map
 def _arguments(takes: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     constants = takes["constants"]
     positional, keyword = (
-        {name: constants[name] if name in constants else nested.pack(leaf, values) for name, leaf in takes[kind]}
+        {
+            name: constants[name] if name in constants else nested.pack(leaf, values)
+            for name, leaf in takes[kind]
+        }
         for kind in ("positional", "keyword")
     )
     return list(positional.values()), keyword
@@ -92,7 +112,9 @@ def _arguments(takes: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[lis
 
 @dataclass
 class _Call:
-    """What a callable knows about its call. In one object, because tf.Module wraps every list and dict that it holds itself."""
+    """What a callable knows about its call. In one object, because tf.Module wraps every list and dict that
+    it holds itself.
+    """
 
     arguments: tuple[str, ...]
     dtypes: dict[str, Any]
@@ -103,11 +125,13 @@ class _Call:
 class GraphCallable(tf.Module):  # type: ignore[misc]  # TensorFlow has no types
     """A graph with the signature of the SavedModel that it was made from.
 
-    Called by name or by position, it gives a dict, as the signature does; ``signatures`` holds the signature itself, so that
-    ``tf.saved_model.save(model, folder, signatures=model.signatures)`` writes it again.
+    Called by name or by position, it gives a dict, as the signature does; ``signatures`` holds the signature
+    itself, so that ``tf.saved_model.save(model, folder, signatures=model.signatures)`` writes it again.
     """
 
-    def __init__(self, function: Any, arguments: Sequence[str], signature: str = "serving_default", gives: Any = None) -> None:
+    def __init__(
+        self, function: Any, arguments: Sequence[str], signature: str = "serving_default", gives: Any = None
+    ) -> None:
         super().__init__(name="octune")
         self._function, self._signature = function, signature
         dtypes = {spec.name: spec.dtype for spec in nested.leaves(function.structured_input_signature)}
@@ -119,7 +143,9 @@ class GraphCallable(tf.Module):  # type: ignore[misc]  # TensorFlow has no types
         return {self._signature: self._function}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The results by name, for tensors or arrays by position, by name, or all in one dict, list or tuple."""
+        """The results by name, for tensors or arrays by position, by name, or all in one dict, list or
+        tuple.
+        """
         return self.flat(self._bind(args, kwargs))
 
     def flat(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,7 +153,9 @@ class GraphCallable(tf.Module):  # type: ignore[misc]  # TensorFlow has no types
         call = self._call
         if call.seen is not None and not call.seen:
             call.seen.append({name: np.asarray(value) for name, value in values.items()})
-        return _call_flat(self._function, {name: as_tensor(values[name], call.dtypes[name]) for name in call.arguments})
+        return _call_flat(
+            self._function, {name: as_tensor(values[name], call.dtypes[name]) for name in call.arguments}
+        )
 
     @contextmanager
     def watched(self) -> Iterator[list[dict[str, Any]]]:
@@ -143,7 +171,11 @@ class GraphCallable(tf.Module):  # type: ignore[misc]  # TensorFlow has no types
         names = self._call.arguments
         if len(args) == 1 and not kwargs and isinstance(args[0], Mapping) and set(args[0]) == set(names):
             return dict(args[0])
-        if len(args) == 1 and isinstance(args[0], Mapping | list | tuple) and (len(names) > 1 or isinstance(args[0], Mapping)):
+        if (
+            len(args) == 1
+            and isinstance(args[0], Mapping | list | tuple)
+            and (len(names) > 1 or isinstance(args[0], Mapping))
+        ):
             args = tuple(nested.leaves(args[0]))
         values = {**dict(zip(names, args, strict=False)), **kwargs}
         if set(values) != set(names) or len(args) > len(names):
@@ -162,20 +194,28 @@ class KerasCallable(GraphCallable):
         return nested.pack(self._call.gives, self.flat(self._bind(args, kwargs)))
 
     def predict(self, inputs: Any, batch_size: int = 32, **ignored: Any) -> Any:
-        """Arrays for all of the inputs, in batches, as Keras' own ``predict``; its other options are for display."""
+        """Arrays for all of the inputs, in batches, as Keras' own ``predict``; its other options are for
+        display.
+        """
         values = {name: np.asarray(value) for name, value in self._bind((inputs,), {}).items()}
         rows = len(next(iter(values.values())))
         parts = []
         for start in range(0, rows, batch_size):
             results = self.flat({name: value[start : start + batch_size] for name, value in values.items()})
             parts.append({name: np.asarray(value) for name, value in results.items()})
-        return nested.pack(self._call.gives, {name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+        return nested.pack(
+            self._call.gives, {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        )
 
 
 def _call_flat(function: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a flat function by name. One that was loaded takes names; one that was made here takes its arguments in their order."""
+    """Call a flat function by name. One that was loaded takes names; one that was made here takes its
+    arguments in their order.
+    """
     positional, _ = function.structured_input_signature
-    results: dict[str, Any] = function(*(values[spec.name] for spec in positional)) if positional else function(**values)
+    results: dict[str, Any] = (
+        function(*(values[spec.name] for spec in positional)) if positional else function(**values)
+    )
     return results
 
 
@@ -184,4 +224,8 @@ def as_tensor(value: Any, dtype: Any) -> Any:
     if tf.is_tensor(value):
         return value if value.dtype == dtype else tf.cast(value, dtype)
     array = np.asarray(value)
-    return tf.constant(array) if dtype == tf.string else tf.constant(array.astype(dtype.as_numpy_dtype, copy=False))
+    return (
+        tf.constant(array)
+        if dtype == tf.string
+        else tf.constant(array.astype(dtype.as_numpy_dtype, copy=False))
+    )

@@ -1,4 +1,5 @@
-"""From any TensorFlow model to one GraphDef with constants: variables frozen, functions inlined, leftovers of training cut off.
+"""From any TensorFlow model to one GraphDef with constants: variables frozen, functions inlined, leftovers of
+training cut off.
 
     frozen = freeze_graph(graph_def, inputs=("x",), outputs=("dense/BiasAdd",))
     frozen = freeze_session(session, ...)
@@ -27,14 +28,47 @@ from octune.backends.tensorflow.graph.graph import FrozenGraph, node_of, tensor
 from octune.backends.tensorflow.model.names import resolve, short
 from octune.errors import ModelError
 
-__all__ = ["LIMIT", "as_graph", "cause", "drop_blanks", "freeze_function", "freeze_graph", "freeze_session", "upstream"]
+__all__ = [
+    "LIMIT",
+    "as_graph",
+    "cause",
+    "drop_blanks",
+    "freeze_function",
+    "freeze_graph",
+    "freeze_session",
+    "upstream",
+]
 
 LIMIT = 2**31 - 1
 VARIABLES = {"Variable", "VariableV2", "VarHandleOp", "AutoReloadVariable"}
-INITIALISERS = {"MakeIterator", "InitializeTable", "InitializeTableV2", "InitializeTableFromTextFileV2", "LookupTableImportV2"}
+INITIALISERS = {
+    "MakeIterator",
+    "InitializeTable",
+    "InitializeTableV2",
+    "InitializeTableFromTextFileV2",
+    "LookupTableImportV2",
+}
 # What nobody reads, but is no answer either.
-NO_OUTPUT = {"Const", "NoOp", "Assert", "Placeholder", "PlaceholderWithDefault", "IteratorToStringHandle", "IteratorGetNext", "SaveV2"}
-NO_OUTPUT |= {"Print", "PrintV2", "RestoreV2", "MergeV2Checkpoints", "ScalarSummary", "HistogramSummary", "MergeSummary", "WriteFile"}
+NO_OUTPUT = {
+    "Const",
+    "NoOp",
+    "Assert",
+    "Placeholder",
+    "PlaceholderWithDefault",
+    "IteratorToStringHandle",
+    "IteratorGetNext",
+    "SaveV2",
+}
+NO_OUTPUT |= {
+    "Print",
+    "PrintV2",
+    "RestoreV2",
+    "MergeV2Checkpoints",
+    "ScalarSummary",
+    "HistogramSummary",
+    "MergeSummary",
+    "WriteFile",
+}
 CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
 
 
@@ -47,13 +81,15 @@ def as_graph(graph_def: GraphDef) -> Any:
             tf.graph_util.import_graph_def(graph_def, name="")
     except (ValueError, tf.errors.OpError) as error:
         raise ModelError(
-            f"The graph cannot be read by TensorFlow {tf.__version__}: {cause(error)}. Ops of a library must be loaded before."
+            f"The graph cannot be read by TensorFlow {tf.__version__}: {cause(error)}. Ops of a library must "
+            "be loaded before."
         ) from error
     return graph
 
 
 def drop_blanks(graph_def: GraphDef) -> None:
-    """Remove attributes without a value, which asking a node for an attribute that it does not have leaves behind.
+    """Remove attributes without a value, which asking a node for an attribute that it does not have leaves
+    behind.
 
     Graphs are imported with a complaint about them; in a function they count as values that are yet to come.
     """
@@ -62,7 +98,9 @@ def drop_blanks(graph_def: GraphDef) -> None:
             del node.attr[key]
 
 
-def freeze_graph(graph_def: GraphDef, inputs: Sequence[str], outputs: Sequence[str], graph: Any = None) -> FrozenGraph:
+def freeze_graph(
+    graph_def: GraphDef, inputs: Sequence[str], outputs: Sequence[str], graph: Any = None
+) -> FrozenGraph:
     """A GraphDef that holds its weights already. Empty ``inputs`` and ``outputs`` are inferred."""
     graph = as_graph(graph_def) if graph is None else graph
     feeds, fetches = _ends(graph, inputs, outputs)
@@ -89,14 +127,18 @@ def freeze_session(session: Any, inputs: Sequence[str], outputs: Sequence[str]) 
         with deprecation.silence():
             graph_def = convert_variables_to_constants_from_session_graph(session, graph.as_graph_def(), keep)
     except tf.errors.FailedPreconditionError as error:
-        raise ModelError("The session's variables have no values yet. Restore a checkpoint or run their initialiser first.") from error
+        raise ModelError(
+            "The session's variables have no values yet. Restore a checkpoint or run their initialiser first."
+        ) from error
     except (ValueError, tf.errors.OpError) as error:
         raise ModelError(f"The session's graph cannot be frozen: {cause(error)}") from error
     return freeze_graph(graph_def, inputs, outputs or list(fetches.values()))
 
 
 def freeze_function(function: Any, arguments: Sequence[str], results: Sequence[str]) -> FrozenGraph:
-    """A concrete function with its variables as constants; names are given to its flat arguments and results, in order."""
+    """A concrete function with its variables as constants; names are given to its flat arguments and results,
+    in order.
+    """
     _check_size(function.variables)
     try:
         frozen = convert_variables_to_constants_v2(function, lower_control_flow=False)
@@ -105,21 +147,26 @@ def freeze_function(function: Any, arguments: Sequence[str], results: Sequence[s
     feeds = {name: made.name for name, made in zip(arguments, frozen.inputs, strict=False)}
     fetches = {name: made.name for name, made in zip(results, frozen.outputs, strict=True)}
     if len(feeds) != len(arguments):
-        raise ModelError(f"The function takes {list(arguments)}, but only {len(feeds)} of them are left after freezing.")
+        raise ModelError(
+            f"The function takes {list(arguments)}, but only {len(feeds)} of them are left after freezing."
+        )
     graph_def = frozen.graph.as_graph_def()
     # Arguments that nothing reads must stay: callers pass them.
     return FrozenGraph(upstream(graph_def, [*fetches.values(), *feeds.values()]), feeds, fetches)
 
 
 def upstream(graph_def: GraphDef, wanted: Iterable[str]) -> GraphDef:
-    """The part of a graph that makes these tensors or ops, in its own order; the library of functions is kept."""
+    """The part of a graph that makes these tensors or ops, in its own order; the library of functions is
+    kept.
+    """
     kept = _behind(graph_def, wanted)
     part = GraphDef()
     part.versions.CopyFrom(graph_def.versions)
     part.library.CopyFrom(graph_def.library)
     part.node.extend(node for node in graph_def.node if node.name in kept)
     for node in part.node:
-        # Where an op wanted to be placed beside one that is gone says nothing any more, and cannot be imported.
+        # Where an op wanted to be placed beside one that is gone says nothing any more, and cannot be
+        # imported.
         places = node.attr["_class"].list.s if "_class" in node.attr else ()
         if any(place.decode().removeprefix("loc:@") not in kept for place in places):
             del node.attr["_class"]
@@ -134,7 +181,9 @@ def _behind(graph_def: GraphDef, wanted: Iterable[str], fed: Iterable[str] = ())
         name = waiting.pop()
         if name not in kept and name in nodes:
             kept.add(name)
-            waiting.extend(node_of(reference) for reference in nodes[name].input if tensor(reference) not in given)
+            waiting.extend(
+                node_of(reference) for reference in nodes[name].input if tensor(reference) not in given
+            )
     return kept
 
 
@@ -144,7 +193,9 @@ def _ends(graph: Any, inputs: Sequence[str], outputs: Sequence[str]) -> tuple[di
         return resolve(inputs, graph, "inputs"), fetches
     # Only what the answers need: a graph that was trained has more placeholders than that.
     needed = _needed(graph, [*map(node_of, fetches.values()), *_initialisers(graph)])
-    return {o.name: f"{o.name}:0" for o in graph.get_operations() if o.type == "Placeholder" and o.name in needed}, fetches
+    return {
+        o.name: f"{o.name}:0" for o in graph.get_operations() if o.type == "Placeholder" and o.name in needed
+    }, fetches
 
 
 def _inferred_outputs(graph: Any) -> dict[str, str]:
@@ -162,8 +213,14 @@ def _inferred_outputs(graph: Any) -> dict[str, str]:
     ]
     floats = [output for output in found if output.dtype.is_floating]
     if not found:
-        raise ModelError("No output of the graph could be inferred: every tensor is read by another op. Name them as model.outputs.")
-    return {(output.op.name if len(output.op.outputs) == 1 else output.name): output.name for output in floats or found}
+        raise ModelError(
+            "No output of the graph could be inferred: every tensor is read by another op. Name them as "
+            "model.outputs."
+        )
+    return {
+        (output.op.name if len(output.op.outputs) == 1 else output.name): output.name
+        for output in floats or found
+    }
 
 
 def _initialisers(graph: Any) -> list[str]:
@@ -183,7 +240,9 @@ def _needed(graph: Any, names: Iterable[str]) -> set[str]:
 
 
 def _inlined(graph_def: GraphDef, ends: Iterable[str], targets: Iterable[str]) -> GraphDef:
-    """The graph with calls of functions replaced by their bodies, by Grappler's function optimizer and nothing else of it."""
+    """The graph with calls of functions replaced by their bodies, by Grappler's function optimizer and
+    nothing else of it.
+    """
     functions = {function.signature.name for function in graph_def.library.function}
     if not any(node.op in CALLS or node.op in functions for node in graph_def.node):
         return graph_def
@@ -211,7 +270,8 @@ def _check_complete(graph_def: GraphDef, feeds: Mapping[str, str], fetches: Mapp
     lost = [node.name for node in graph_def.node if node.op == "Placeholder" and node.name in needed - fed]
     if lost:
         raise ModelError(
-            f"The outputs need the placeholders {short(lost)}, which model.inputs does not name. It names: {short(feeds)}. Add them."
+            f"The outputs need the placeholders {short(lost)}, which model.inputs does not name. It names: "
+            f"{short(feeds)}. Add them."
         )
 
 
@@ -219,13 +279,20 @@ def _check_size(variables: Iterable[Any]) -> None:
     total = sum(v.shape.num_elements() * v.dtype.size for v in variables if v.shape.is_fully_defined())
     if total > LIMIT:
         raise ModelError(
-            f"The model has {total / 2**30:.1f} GB of weights, and a TensorFlow graph with its weights inside holds at most 2 GB. "
+            f"The model has {total / 2**30:.1f} GB of weights, and a TensorFlow graph with its weights "
+            "inside holds at most 2 GB. "
             "Split the model, for example into two SavedModels, and tune them one by one."
         )
 
 
 def cause(error: BaseException) -> str:
-    """The line of an error that says what happened. TensorFlow puts it behind the story of where each node was made."""
-    lines = [line.strip() for line in (getattr(error, "message", None) or str(error) or repr(error)).splitlines() if line.strip()]
+    """The line of an error that says what happened. TensorFlow puts it behind the story of where each node
+    was made.
+    """
+    lines = [
+        line.strip()
+        for line in (getattr(error, "message", None) or str(error) or repr(error)).splitlines()
+        if line.strip()
+    ]
     after = [index + 1 for index, line in enumerate(lines) if line.startswith("Node:")]
     return lines[after[0] if after and after[0] < len(lines) else 0][:300]

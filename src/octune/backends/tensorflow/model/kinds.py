@@ -3,12 +3,17 @@
     taken = take(model, settings)           # Taken: the frozen graph, and the form that gave it
     taken.form.build(graph_def)             # a model of that form, around another graph
 
-| in                                                | out                                                        |
+| in                                                | out
+|
 |---|---|
-| GraphDef, ``tf.Graph``, ``tf.compat.v1.Session``  | a ``tf.Graph`` with the same tensor names                  |
-| a loaded SavedModel                               | a callable with its signature                              |
-| a Keras model                                     | a callable that takes and gives what the Keras model does  |
-| a concrete function                               | a concrete function with the same arguments                |
+| GraphDef, ``tf.Graph``, ``tf.compat.v1.Session``  | a ``tf.Graph`` with the same tensor names
+|
+| a loaded SavedModel                               | a callable with its signature
+|
+| a Keras model                                     | a callable that takes and gives what the Keras model
+does  |
+| a concrete function                               | a concrete function with the same arguments
+|
 """
 
 from __future__ import annotations
@@ -22,11 +27,22 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from octune.backends.base import Settings
-from octune.backends.tensorflow.model import nested
 from octune.backends.tensorflow.batches import Slot
-from octune.backends.tensorflow.model.callables import GraphCallable, KerasCallable, flat_function, shaped_function
-from octune.backends.tensorflow.model.freeze import as_graph, cause, freeze_function, freeze_graph, freeze_session
 from octune.backends.tensorflow.graph.graph import FrozenGraph, node_of
+from octune.backends.tensorflow.model import nested
+from octune.backends.tensorflow.model.callables import (
+    GraphCallable,
+    KerasCallable,
+    flat_function,
+    shaped_function,
+)
+from octune.backends.tensorflow.model.freeze import (
+    as_graph,
+    cause,
+    freeze_function,
+    freeze_graph,
+    freeze_session,
+)
 from octune.backends.tensorflow.model.names import nearest
 from octune.errors import ModelError
 
@@ -40,7 +56,9 @@ DEFAULT_SIGNATURE = "serving_default"
 
 @dataclass(frozen=True)
 class Form:
-    """How a graph is handed out. ``takes`` and ``gives`` are nestings of argument and result names; see :mod:`nested`."""
+    """How a graph is handed out. ``takes`` and ``gives`` are nestings of argument and result names; see
+    :mod:`nested`.
+    """
 
     kind: Kind
     inputs: Mapping[str, str]
@@ -95,13 +113,21 @@ class Taken:
         nodes = {node.name: node for node in self.frozen.graph_def.node}
         makers = {name: nodes[node_of(tensor)] for name, tensor in self.frozen.inputs.items()}
         if all(node.op == "Placeholder" for node in makers.values()):
-            found = {n: (node.attr["dtype"].type, tf.TensorShape(node.attr["shape"].shape)) for n, node in makers.items()}
+            found = {
+                n: (node.attr["dtype"].type, tf.TensorShape(node.attr["shape"].shape))
+                for n, node in makers.items()
+            }
         else:  # any tensor may be fed
             graph = as_graph(self.frozen.graph_def)
             tensors = {name: graph.get_tensor_by_name(tensor) for name, tensor in self.frozen.inputs.items()}
             found = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
         return [
-            Slot(name, self.frozen.inputs[name], tf.dtypes.as_dtype(dtype), tuple(shape) if shape.rank is not None else None)
+            Slot(
+                name,
+                self.frozen.inputs[name],
+                tf.dtypes.as_dtype(dtype),
+                tuple(shape) if shape.rank is not None else None,
+            )
             for name, (dtype, shape) in found.items()
         ]
 
@@ -120,7 +146,9 @@ def take(model: Any, settings: Settings) -> Taken:
     if isinstance(model, GraphDef):
         return _graph(freeze_graph(model, settings.inputs, settings.outputs))
     if isinstance(model, tf.Graph):
-        return _graph(freeze_graph(model.as_graph_def(add_shapes=False), settings.inputs, settings.outputs, model))
+        return _graph(
+            freeze_graph(model.as_graph_def(add_shapes=False), settings.inputs, settings.outputs, model)
+        )
     if isinstance(model, tf.compat.v1.Session):
         return _graph(freeze_session(model, settings.inputs, settings.outputs))
     if _is_keras(model):
@@ -139,18 +167,21 @@ def _graph(frozen: FrozenGraph) -> Taken:
     return Taken(frozen, Form("graph", frozen.inputs, frozen.outputs))
 
 
-# -- SavedModel -------------------------------------------------------------------------------------------------------
+# -- SavedModel ----------------------------------------------------------------------------------------------
 
 
 def _is_saved_model(model: object) -> bool:
-    return isinstance(getattr(model, "signatures", None), Mapping) and isinstance(model, tf.__internal__.tracking.Trackable)
+    return isinstance(getattr(model, "signatures", None), Mapping) and isinstance(
+        model, tf.__internal__.tracking.Trackable
+    )
 
 
 def _saved_model(model: Any) -> Taken:
     signatures = dict(model.signatures)
     if not signatures:
         raise ModelError(
-            "The SavedModel has no signature, so its inputs are not known. Save it with signatures=, or give a concrete function: "
+            "The SavedModel has no signature, so its inputs are not known. Save it with signatures=, or give "
+            "a concrete function: "
             "loaded.call.get_concrete_function(tf.TensorSpec(...))."
         )
     name = DEFAULT_SIGNATURE if DEFAULT_SIGNATURE in signatures else min(signatures)
@@ -164,11 +195,14 @@ def _saved_model(model: Any) -> Taken:
     return Taken(frozen, Form("saved_model", frozen.inputs, frozen.outputs, signature=name), notes)
 
 
-# -- Keras ------------------------------------------------------------------------------------------------------------
+# -- Keras ---------------------------------------------------------------------------------------------------
 
 
 def _is_keras(model: object) -> bool:
-    return any(base.__name__ == "Model" and base.__module__.partition(".")[0] == "keras" for base in type(model).__mro__)
+    return any(
+        base.__name__ == "Model" and base.__module__.partition(".")[0] == "keras"
+        for base in type(model).__mro__
+    )
 
 
 def _keras(model: Any) -> Taken:
@@ -176,7 +210,8 @@ def _keras(model: Any) -> Taken:
 
     if keras.backend.backend() != "tensorflow":
         raise ModelError(
-            f"The Keras model runs on {keras.backend.backend()}. Set KERAS_BACKEND=tensorflow, or give that framework's model."
+            f"The Keras model runs on {keras.backend.backend()}. Set KERAS_BACKEND=tensorflow, or give that "
+            "framework's model."
         )
     takes, specs = _keras_arguments(model)
     arguments = [spec.name for spec in specs]
@@ -187,7 +222,9 @@ def _keras(model: Any) -> Taken:
     try:
         function = tf.function(call, input_signature=specs, autograph=False).get_concrete_function()
     except (TypeError, ValueError, tf.errors.OpError) as error:
-        raise ModelError(f"The Keras model cannot be traced: {type(error).__name__}: {cause(error)}") from error
+        raise ModelError(
+            f"The Keras model cannot be traced: {type(error).__name__}: {cause(error)}"
+        ) from error
     gives = _named_results(function.structured_outputs)
     frozen = freeze_function(function, arguments, list(nested.leaves(gives)))
     return Taken(frozen, Form("keras", frozen.inputs, frozen.outputs, takes, gives))
@@ -217,15 +254,19 @@ def _built_arguments(model: Any) -> tuple[Any, list[Any]]:
     shape = (getattr(model, "_build_shapes_dict", None) or {}).get("input_shape")
     if not isinstance(shape, tuple) or not all(size is None or isinstance(size, int) for size in shape):
         raise ModelError(
-            f"The inputs of the Keras model {model.name!r} are not known: it is a subclass without keras.Input. Give a concrete "
-            "function instead: tf.function(lambda x: model(x, training=False)).get_concrete_function(tf.TensorSpec(...))."
+            f"The inputs of the Keras model {model.name!r} are not known: it is a subclass without "
+            "keras.Input. Give a concrete "
+            "function instead: tf.function(lambda x: model(x, "
+            "training=False)).get_concrete_function(tf.TensorSpec(...))."
         )
     parameters = list(inspect.signature(model.call).parameters)
-    spec = tf.TensorSpec((None, *shape[1:]), model.compute_dtype, name=parameters[0] if parameters else "inputs")
+    spec = tf.TensorSpec(
+        (None, *shape[1:]), model.compute_dtype, name=parameters[0] if parameters else "inputs"
+    )
     return spec.name, [spec]
 
 
-# -- functions --------------------------------------------------------------------------------------------------------
+# -- functions -----------------------------------------------------------------------------------------------
 
 
 def _only_concrete(function: Any) -> Any:
@@ -251,8 +292,15 @@ def _function(function: Any) -> Taken:
     arguments, keywords = function.structured_input_signature
     positional = list(function.function_type.parameters)[: len(arguments)]
     names = [*positional, *(f"argument_{index}" for index in range(len(positional), len(arguments)))]
-    given = {**dict(zip(names, arguments, strict=True)), **{parameter: keywords[parameter] for parameter in sorted(keywords)}}
-    constants = {parameter: value for parameter, value in given.items() if value is None or isinstance(value, bool | int | float | str)}
+    given = {
+        **dict(zip(names, arguments, strict=True)),
+        **{parameter: keywords[parameter] for parameter in sorted(keywords)},
+    }
+    constants = {
+        parameter: value
+        for parameter, value in given.items()
+        if value is None or isinstance(value, bool | int | float | str)
+    }
     nestings = {parameter: nested.name_leaves(value, name) for parameter, value in given.items()}
     takes = {
         "positional": [[parameter, nestings[parameter]] for parameter in names],
@@ -265,7 +313,9 @@ def _function(function: Any) -> Taken:
 
 
 def _named_results(outputs: Any) -> Any:
-    """Results by the names that :meth:`Backend.run` gives them: a dict's keys, ``output`` for a single tensor, else a number."""
+    """Results by the names that :meth:`Backend.run` gives them: a dict's keys, ``output`` for a single
+    tensor, else a number.
+    """
 
     def name(leaf: Any, path: nested.Path) -> str | None:
         if leaf is None:
@@ -278,11 +328,15 @@ def _named_results(outputs: Any) -> Any:
 
 def _check_names(settings: Settings, form: Form) -> None:
     """Names of a model with a signature are the signature's; naming others is a mistake that must be told."""
-    for role, given, known in (("inputs", settings.inputs, form.inputs), ("outputs", settings.outputs, form.outputs)):
+    for role, given, known in (
+        ("inputs", settings.inputs, form.inputs),
+        ("outputs", settings.outputs, form.outputs),
+    ):
         legal = {*known, *known.values(), *(tensor.removesuffix(":0") for tensor in known.values())}
         for name in given:
             if name not in legal:
                 raise ModelError(
                     f"model.{role} names {name!r}, which the model's signature does not have. Nearest names: "
-                    f"{', '.join(nearest(name, known))}. They can be left out: the signature says what goes in and out."
+                    f"{', '.join(nearest(name, known))}. They can be left out: the signature says what goes "
+                    "in and out."
                 )

@@ -13,7 +13,9 @@ __all__ = ["nearest", "resolve", "short"]
 
 
 def resolve(names: Sequence[str], graph: Any, role: str) -> dict[str, str]:
-    """Name as written -> tensor name, for tensors of a ``tf.Graph``; ``role`` ("inputs", "outputs") is for the message."""
+    """Name as written -> tensor name, for tensors of a ``tf.Graph``; ``role`` ("inputs", "outputs") is for
+    the message.
+    """
     found: dict[str, str] = {}
     for name in names:
         try:
@@ -21,7 +23,8 @@ def resolve(names: Sequence[str], graph: Any, role: str) -> dict[str, str]:
         except (KeyError, ValueError) as error:
             known = [operation.name for operation in graph.get_operations() if operation.outputs]
             raise ModelError(
-                f"model.{role} names {name!r}, which the graph does not have. Nearest names: {', '.join(nearest(name, known))}."
+                f"model.{role} names {name!r}, which the graph does not have. Nearest names: "
+                f"{', '.join(nearest(name, known))}."
             ) from error
         found[name.removesuffix(":0")] = tensor.name
     return found
@@ -32,7 +35,9 @@ def nearest(name: str, known: Iterable[str], limit: int = 5) -> list[str]:
     listed = list(known)
     wanted = node_of(name)
     last = wanted.rpartition("/")[2].lower()
-    inside = [other for other in listed if wanted.lower() in other.lower() or other.lower().endswith(f"/{last}")]
+    inside = [
+        other for other in listed if wanted.lower() in other.lower() or other.lower().endswith(f"/{last}")
+    ]
     alike = difflib.get_close_matches(wanted, listed, n=limit, cutoff=0.4)
     return list(dict.fromkeys([*inside[:limit], *alike]))[:limit] or listed[:limit]
 

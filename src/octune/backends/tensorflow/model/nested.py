@@ -18,7 +18,9 @@ __all__ = ["from_json", "leaves", "name_leaves", "pack", "to_json"]
 
 
 def name_leaves(nested: Any, name: Callable[[Any, Path], str | None], path: Path = ()) -> Any:
-    """The same nesting, each leaf replaced by ``name(leaf, path)``. Dicts are walked by sorted key, as TensorFlow does."""
+    """The same nesting, each leaf replaced by ``name(leaf, path)``. Dicts are walked by sorted key, as
+    TensorFlow does.
+    """
     if isinstance(nested, Mapping):
         return {key: name_leaves(nested[key], name, (*path, key)) for key in sorted(nested)}
     if isinstance(nested, list | tuple):

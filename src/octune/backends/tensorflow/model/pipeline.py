@@ -1,10 +1,12 @@
 """Graphs that read their own data: placeholders for a file, a dataset, ``MakeIterator``, ``IteratorGetNext``.
 
-    pipeline = Pipeline.of(frozen)                      # None if the graph has no iterator on the way to its outputs
+    pipeline = Pipeline.of(frozen)                      # None if the graph has no iterator on the way to its
+                                                        outputs
     for inputs in pipeline.batches(feed): ...           # what the iterator gave, batch by batch
     pipeline.run(graph, sessions, fetches, feed)        # everything, through the graph's own iterator
 
-What ``IteratorGetNext`` gives can be fed again, so a batch that was read once serves calibration, probing and timing like any other.
+What ``IteratorGetNext`` gives can be fed again, so a batch that was read once serves calibration, probing and
+timing like any other.
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from octune.backends.tensorflow.batches import Array, Feed, Inputs, find_mask
-from octune.backends.tensorflow.model.freeze import as_graph, cause, upstream
 from octune.backends.tensorflow.graph.graph import FrozenGraph, node_of, tensor
 from octune.backends.tensorflow.graph.sessions import Sessions, new_session
+from octune.backends.tensorflow.model.freeze import as_graph, cause, upstream
 from octune.errors import DataError
 
 __all__ = ["Pipeline"]
@@ -28,7 +30,9 @@ __all__ = ["Pipeline"]
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The iterators of a graph. ``direct`` are placeholders that the model reads itself, besides those that start an iterator."""
+    """The iterators of a graph. ``direct`` are placeholders that the model reads itself, besides those that
+    start an iterator.
+    """
 
     frozen: FrozenGraph
     iterators: tuple[str, ...]
@@ -49,15 +53,25 @@ class Pipeline:
             if nodes[name].op != "IteratorGetNext":
                 read = {tensor(reference) for reference in nodes[name].input}
                 direct |= read & fed
-                waiting.extend(node_of(reference) for reference in nodes[name].input if tensor(reference) not in fed)
+                waiting.extend(
+                    node_of(reference) for reference in nodes[name].input if tensor(reference) not in fed
+                )
         iterators = tuple(name for name in nodes if name in seen and nodes[name].op == "IteratorGetNext")
-        return cls(frozen, iterators, tuple(name for name in frozen.inputs.values() if name in direct)) if iterators else None
+        return (
+            cls(frozen, iterators, tuple(name for name in frozen.inputs.values() if name in direct))
+            if iterators
+            else None
+        )
 
     def batches(self, feed: Feed) -> Iterator[Inputs]:
         """What the iterators give, one batch at a time, to the end of the data."""
         targets = self.frozen.targets
-        graph = as_graph(upstream(self.frozen.graph_def, [*self.iterators, *targets, *self.frozen.inputs.values()]))
-        outputs = [output.name for name in self.iterators for output in graph.get_operation_by_name(name).outputs]
+        graph = as_graph(
+            upstream(self.frozen.graph_def, [*self.iterators, *targets, *self.frozen.inputs.values()])
+        )
+        outputs = [
+            output.name for name in self.iterators for output in graph.get_operation_by_name(name).outputs
+        ]
         with new_session(graph, None) as session:
             self._start(session, targets, feed)
             while (arrays := _next(lambda: session.run(outputs, dict(feed.values)))) is not None:
@@ -83,7 +97,9 @@ class Pipeline:
         try:
             session.run(list(targets), dict(feed.values))
         except tf.errors.OpError as error:
-            raise DataError(f"The graph's iterator cannot be started with {_said(feed)}: {cause(error)}") from error
+            raise DataError(
+                f"The graph's iterator cannot be started with {_said(feed)}: {cause(error)}"
+            ) from error
 
 
 def _next(run: Any) -> Any:
@@ -104,14 +120,20 @@ def _said(feed: Feed) -> str:
 
 
 def _guessed_mask(values: Mapping[str, Array]) -> npt.NDArray[np.bool_] | None:
-    """The attention mask among unnamed tensors: whole numbers (batch, tokens) of ones, and then zeros to the end of the row.
+    """The attention mask among unnamed tensors: whole numbers (batch, tokens) of ones, and then zeros to the
+    end of the row.
 
-    Segment ids begin with zero and token ids have other numbers, so nothing else of a BERT's inputs looks like that. In doubt, none.
+    Segment ids begin with zero and token ids have other numbers, so nothing else of a BERT's inputs looks
+    like that. In doubt, none.
     """
     found = []
     for array in values.values():
         if array.ndim == 2 and array.dtype.kind in "iub" and array.shape[1] > 1:
             flags = array.astype(bool)
-            if np.array_equal(flags, array) and flags[:, 0].all() and not (flags[:, 1:] & ~flags[:, :-1]).any():
+            if (
+                np.array_equal(flags, array)
+                and flags[:, 0].all()
+                and not (flags[:, 1:] & ~flags[:, :-1]).any()
+            ):
                 found.append(flags)
     return found[0] if len(found) == 1 else None

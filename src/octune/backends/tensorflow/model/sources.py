@@ -25,7 +25,10 @@ def open_model(source: str) -> Any:
     try:
         if path.is_dir():
             if not any((path / name).exists() for name in ("saved_model.pb", "saved_model.pbtxt")):
-                raise ModelError(f"{source} has no saved_model.pb. It holds: {sorted(p.name for p in path.iterdir())[:8]}. {expected}")
+                raise ModelError(
+                    f"{source} has no saved_model.pb. It holds: "
+                    f"{sorted(p.name for p in path.iterdir())[:8]}. {expected}"
+                )
             return tf.saved_model.load(str(path))
         if path.suffix == ".pb":
             return read_graph_def(path)
@@ -34,5 +37,7 @@ def open_model(source: str) -> Any:
 
             return keras.saving.load_model(path, compile=False)
     except (OSError, ValueError, TypeError, KeyError, tf.errors.OpError) as error:
-        raise ModelError(f"{source} cannot be loaded by TensorFlow {tf.__version__}: {cause(error)}") from error
+        raise ModelError(
+            f"{source} cannot be loaded by TensorFlow {tf.__version__}: {cause(error)}"
+        ) from error
     raise ModelError(f"{source} is not a model that TensorFlow can read. {expected}")

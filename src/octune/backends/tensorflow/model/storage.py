@@ -1,7 +1,7 @@
 """Saving models as plain TensorFlow, and building them again.
 
-A graph becomes ``model.pb``, a frozen GraphDef. Everything that is called becomes a SavedModel: the folder itself can be given to
-``tf.saved_model.load`` or to a server.
+A graph becomes ``model.pb``, a frozen GraphDef. Everything that is called becomes a SavedModel: the folder
+itself can be given to ``tf.saved_model.load`` or to a server.
 """
 
 from __future__ import annotations
@@ -46,14 +46,18 @@ def _flat(model: Any, form: Form) -> Any:
     def call(*flat: Any) -> dict[str, Any]:
         return call_shaped(model, form.takes, form.gives, dict(zip(form.inputs, flat, strict=True)))
 
-    named = [tf.TensorSpec(tensor.shape, tensor.dtype, name=name) for name, tensor in zip(form.inputs, model.inputs, strict=False)]
+    named = [
+        tf.TensorSpec(tensor.shape, tensor.dtype, name=name)
+        for name, tensor in zip(form.inputs, model.inputs, strict=False)
+    ]
     return tf.function(call, input_signature=named, autograph=False).get_concrete_function()
 
 
 def _serialized(graph_def: GraphDef) -> bytes:
     if graph_def.ByteSize() > LIMIT:
         raise ArtifactError(
-            f"The graph has {graph_def.ByteSize() / 2**30:.1f} GB; a GraphDef file holds 2 GB. Quantize more of it, or split the model."
+            f"The graph has {graph_def.ByteSize() / 2**30:.1f} GB; a GraphDef file holds 2 GB. Quantize more "
+            "of it, or split the model."
         )
     return bytes(graph_def.SerializeToString(deterministic=True))
 
@@ -67,19 +71,26 @@ def load(folder: Path, metadata: Mapping[str, Any]) -> Any:
         loaded = tf.saved_model.load(str(folder))
         return form.wrap(loaded.signatures[form.signature])
     except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
-        raise ArtifactError(f"{folder} cannot be loaded by TensorFlow {tf.__version__}: {cause(error)}") from error
+        raise ArtifactError(
+            f"{folder} cannot be loaded by TensorFlow {tf.__version__}: {cause(error)}"
+        ) from error
 
 
 def read_graph_def(path: Path) -> GraphDef:
     """A GraphDef from a ``.pb`` file; ValueError says what is wrong with it."""
     if path.stat().st_size > LIMIT:
-        raise ValueError(f"{path} is larger than 2 GB, which is more than a GraphDef can hold. Export the model as a SavedModel")
+        raise ValueError(
+            f"{path} is larger than 2 GB, which is more than a GraphDef can hold. Export the model as a "
+            "SavedModel"
+        )
     graph_def = GraphDef()
     try:
         graph_def.ParseFromString(path.read_bytes())
     except OSError:
         raise
-    except Exception as error:  # protobuf's DecodeError has no public home that is the same in all its versions
+    except (
+        Exception
+    ) as error:  # protobuf's DecodeError has no public home that is the same in all its versions
         raise ValueError(f"{path} is not a GraphDef ({error})") from error
     if not graph_def.node:
         raise ValueError(f"{path} is a GraphDef without a node")

@@ -7,8 +7,8 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from octune.backends.tensorflow.graph.emit import constant, node
 from octune.backends.tensorflow.clean.formula import Activation
+from octune.backends.tensorflow.graph.emit import constant, node
 from octune.backends.tensorflow.graph.graph import Graph
 from octune.backends.tensorflow.graph.shapes import Shapes
 from octune.backends.tensorflow.int8.site import Site, geometry
@@ -31,12 +31,32 @@ def alone(site: Site, graph: Graph, shapes: Shapes) -> tuple[GraphDef, str]:
     weight, core = site.weights(graph), graph.nodes[site.core]
     made = [x, constant("alone/weight", weight)]
     if site.is_conv:
-        made.append(node(site.op.name, core.op, ["alone/x", "alone/weight"], T=tf.float32, data_format="NHWC", **geometry(core)))
+        made.append(
+            node(
+                site.op.name,
+                core.op,
+                ["alone/x", "alone/weight"],
+                T=tf.float32,
+                data_format="NHWC",
+                **geometry(core),
+            )
+        )
     else:
         made.append(constant("alone/sizes", [-1, int(weight.shape[0])]))
         made.append(node("alone/rows", "Reshape", ["alone/x", "alone/sizes"], T=tf.float32, Tshape=tf.int32))
-        made.append(node(site.op.name, "MatMul", ["alone/rows", "alone/weight"], T=tf.float32, transpose_a=False, transpose_b=False))
-    made.append(constant("alone/bias", np.zeros(site.columns, np.float32) if site.bias is None else site.bias))
+        made.append(
+            node(
+                site.op.name,
+                "MatMul",
+                ["alone/rows", "alone/weight"],
+                T=tf.float32,
+                transpose_a=False,
+                transpose_b=False,
+            )
+        )
+    made.append(
+        constant("alone/bias", np.zeros(site.columns, np.float32) if site.bias is None else site.bias)
+    )
     made.append(node("alone/sum", "BiasAdd", [site.op.name, "alone/bias"], T=tf.float32, data_format="NHWC"))
     if site.plain.activation is not None:
         made.extend(_spelled(site.plain.activation))

@@ -3,9 +3,9 @@
     refused = disagreements(rewriter, watcher, inputs)
     refused["dense/MatMul", "static", False]                    # "int8 disagrees with fp32 ..."
 
-All ops are asked at once on a few rows of the first calibration batch: first in the static form, then matmuls in the dynamic one, and
-convolutions, which have none, with all their repairs. Some kernels are silently wrong; how that is found out is said in
-:mod:`octune.backends.tensorflow.probe.verify`.
+All ops are asked at once on a few rows of the first calibration batch: first in the static form, then matmuls
+in the dynamic one, and convolutions, which have none, with all their repairs. Some kernels are silently
+wrong; how that is found out is said in :mod:`octune.backends.tensorflow.probe.verify`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from octune.backends.tensorflow.batches import Inputs
-from octune.backends.tensorflow.model.freeze import cause
 from octune.backends.tensorflow.int8.rewrite import Rewriter
+from octune.backends.tensorflow.model.freeze import cause
 from octune.backends.tensorflow.probe.verify import Check, check, needed
 from octune.backends.tensorflow.probe.watching import Watcher
 from octune.calibration import Observer, Ranges
@@ -50,12 +50,16 @@ def _asked(op: Op) -> tuple[Scheme | None, Scheme | None]:
     """The two schemes in which an op is tried."""
     static = [scheme for scheme in op.schemes if scheme.mode == "static"]
     dynamic = next((scheme for scheme in op.schemes if scheme.mode == "dynamic"), None)
-    repaired = max((scheme for scheme in static if scheme.repairs), key=lambda scheme: len(scheme.repairs), default=None)
+    repaired = max(
+        (scheme for scheme in static if scheme.repairs), key=lambda scheme: len(scheme.repairs), default=None
+    )
     return next((scheme for scheme in static if not scheme.repairs), None), dynamic or repaired
 
 
 class _Batch:
-    """What fp32 makes of one batch. A new set of tensors costs TensorFlow seconds, so they are fetched together where that can be."""
+    """What fp32 makes of one batch. A new set of tensors costs TensorFlow seconds, so they are fetched
+    together where that can be.
+    """
 
     def __init__(self, rewriter: Rewriter, watcher: Watcher, inputs: Inputs, ranges: Ranges) -> None:
         self.rewriter, self._watcher, self._inputs, self.ranges = rewriter, watcher, inputs, ranges
@@ -79,7 +83,9 @@ def _ranges(watcher: Watcher, inputs: Inputs) -> Ranges:
             observers.setdefault(op, Observer()).update(array, channel_axis=channel_axis, shape=shape)  # type: ignore[arg-type]
 
     watcher(inputs, visit)
-    return Ranges({name: stats for name, observer in observers.items() if (stats := observer.stats()) is not None})
+    return Ranges(
+        {name: stats for name, observer in observers.items() if (stats := observer.stats()) is not None}
+    )
 
 
 def _failures(batch: _Batch, wanted: Mapping[str, Scheme]) -> dict[str, str]:
@@ -94,4 +100,8 @@ def _failures(batch: _Batch, wanted: Mapping[str, Scheme]) -> dict[str, str]:
         names, half = list(wanted), len(wanted) // 2
         parts = ({name: wanted[name] for name in part} for part in (names[:half], names[half:]))
         return {name: why for part in parts for name, why in _failures(batch, part).items()}
-    return {name: f"int8 disagrees with fp32 on a calibration batch: {one}" for name, one in found.items() if not one.agrees}
+    return {
+        name: f"int8 disagrees with fp32 on a calibration batch: {one}"
+        for name, one in found.items()
+        if not one.agrees
+    }

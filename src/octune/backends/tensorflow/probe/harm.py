@@ -1,9 +1,11 @@
-"""How much every op in every scheme changes the model's output, from gradients of the fp32 graph and each op by itself.
+"""How much every op in every scheme changes the model's output, from gradients of the fp32 graph and each op
+by itself.
 
-To first order an error dy at an op's output moves the model's output by J dy. With a random vector v, E[(v . J dy)^2] = |J dy|^2, and
-v . J comes out of one backward pass for all ops at once. So no op is ever quantized in the running model: its int8 form stands beside
-it, reads the same fp32 input, and the difference of the two answers is weighed by the gradient, all inside one graph. Convolutions are
-simulated there (see :mod:`octune.backends.tensorflow.probe.simulate`), all else runs on its own kernels.
+To first order an error dy at an op's output moves the model's output by J dy. With a random vector v, E[(v .
+J dy)^2] = |J dy|^2, and v . J comes out of one backward pass for all ops at once. So no op is ever quantized
+in the running model: its int8 form stands beside it, reads the same fp32 input, and the difference of the two
+answers is weighed by the gradient, all inside one graph. Convolutions are simulated there (see
+:mod:`octune.backends.tensorflow.probe.simulate`), all else runs on its own kernels.
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ from typing import Any
 import tensorflow as tf
 
 from octune.backends.tensorflow.batches import Inputs
-from octune.backends.tensorflow.model.freeze import as_graph
 from octune.backends.tensorflow.clean.layernorm import LAYERNORM
-from octune.backends.tensorflow.int8.rewrite import Rewriter
 from octune.backends.tensorflow.graph.sessions import new_session
+from octune.backends.tensorflow.int8.rewrite import Rewriter
+from octune.backends.tensorflow.model.freeze import as_graph
 from octune.backends.tensorflow.probe.simulate import Simulated
 from octune.calibration import Ranges
 from octune.plan import Op, Scheme
@@ -39,7 +41,9 @@ def _layernorm_gradient(op: Any, gradient: Any) -> tuple[Any, None, None]:
     centred = x - tf.reduce_mean(x, -1, keepdims=True)
     inverse = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), -1, keepdims=True) + op.get_attr("epsilon"))
     normal, scaled = centred * inverse, gradient * gamma
-    projected = tf.reduce_mean(scaled, -1, keepdims=True) + normal * tf.reduce_mean(scaled * normal, -1, keepdims=True)
+    projected = tf.reduce_mean(scaled, -1, keepdims=True) + normal * tf.reduce_mean(
+        scaled * normal, -1, keepdims=True
+    )
     return inverse * (scaled - projected), None, None
 
 
@@ -51,9 +55,15 @@ def first_order_harm(
     batches: Sequence[Inputs],
     threads: int | None,
 ) -> dict[Key, float]:
-    """Relative mean squared output change by (op, scheme), but for ops that the outputs have no gradient to."""
+    """Relative mean squared output change by (op, scheme), but for ops that the outputs have no gradient
+    to.
+    """
     known = {op.name: op for op in rewriter.ops()}
-    wanted = {known[name]: schemes for name, schemes in candidates.items() if schemes and name in known and name in ranges}
+    wanted = {
+        known[name]: schemes
+        for name, schemes in candidates.items()
+        if schemes and name in known and name in ranges
+    }
     values: dict[Key, float] = {}
     simulated = Simulated(rewriter, wanted, ranges)
     for group in _groups(wanted):
@@ -61,7 +71,9 @@ def first_order_harm(
         with graph.as_default():
             rows = tf.compat.v1.placeholder(tf.int32, [], name="octune_rows")
             simulated.begin()
-            built = _weighed(graph, rewriter, simulated, list(outputs), {op: wanted[op] for op in group}, ranges, rows)
+            built = _weighed(
+                graph, rewriter, simulated, list(outputs), {op: wanted[op] for op in group}, ranges, rows
+            )
         if built is None:
             return {}
         sums, spread = built
@@ -103,7 +115,9 @@ def _weighed(
     ranges: Ranges,
     rows: Any,
 ) -> tuple[dict[Key, Any], Any] | None:
-    """For every op and scheme, the squared weighed error as a tensor; and the spread of the outputs that it is relative to."""
+    """For every op and scheme, the squared weighed error as a tensor; and the spread of the outputs that it
+    is relative to.
+    """
     results = [graph.get_tensor_by_name(name) for name in outputs]
     results = [result for result in results if result.dtype.is_floating and result.shape.rank != 0]
     if not results:
@@ -112,7 +126,10 @@ def _weighed(
     answers = {op: graph.get_tensor_by_name(ends[op.name]) for op in wanted}
     draws = []
     for draw in range(DRAWS):
-        noise = [tf.random.stateless_normal(tf.shape(result), (draw, index)) for index, result in enumerate(results)]
+        noise = [
+            tf.random.stateless_normal(tf.shape(result), (draw, index))
+            for index, result in enumerate(results)
+        ]
         target = tf.add_n([tf.reduce_sum(result * v) for result, v in zip(results, noise, strict=True)])
         try:
             draws.append(tf.gradients(target, list(answers.values())))
@@ -124,20 +141,27 @@ def _weighed(
         if any(gradient is None for gradient in gradients):
             continue  # between it and the outputs is something without a slope, such as rounding
         shape = _by_sample(answers[op], rows)
-        answer, slope = tf.reshape(answers[op], shape), tf.stack([tf.reshape(gradient, shape) for gradient in gradients])
+        answer, slope = (
+            tf.reshape(answers[op], shape),
+            tf.stack([tf.reshape(gradient, shape) for gradient in gradients]),
+        )
         x = graph.get_tensor_by_name(taps[op.name].tensor)
         made: dict[Scheme, Any] = {}
         for number, scheme in enumerate(schemes):
             if (op.name, scheme) in simulated:
                 quantized = simulated(op, scheme, x)
             else:
-                uncorrected = made.get(replace(scheme, repairs=tuple(repair for repair in scheme.repairs if repair != BIAS)))
+                uncorrected = made.get(
+                    replace(scheme, repairs=tuple(repair for repair in scheme.repairs if repair != BIAS))
+                )
                 correction = None if uncorrected is None else rewriter.correction(op, scheme, ranges)
                 if correction is not None:
                     quantized = uncorrected + correction
                 else:
                     part, fed, name = rewriter.alone(op, scheme, ranges)
-                    (quantized,) = tf.graph_util.import_graph_def(part, {fed: x}, [name], name=f"octune_{index}_{number}")
+                    (quantized,) = tf.graph_util.import_graph_def(
+                        part, {fed: x}, [name], name=f"octune_{index}_{number}"
+                    )
             made[scheme] = quantized
             weighed = tf.reduce_sum(slope * (tf.reshape(quantized, shape) - answer), -1)
             sums[op.name, scheme] = tf.reduce_sum(tf.square(weighed)) / DRAWS
@@ -145,7 +169,8 @@ def _weighed(
 
 
 def _by_sample(answer: Any, rows: Any) -> Any:
-    """The shape with a row for each sample, where the first dimension is samples or their tokens, else with one row.
+    """The shape with a row for each sample, where the first dimension is samples or their tokens, else with
+    one row.
 
     v is independent over samples, so products of two samples' sums are zero but for noise.
     """

@@ -1,11 +1,14 @@
-"""Every replaced op is checked against fp32, one by one, because some kernels of TensorFlow are silently wrong.
+"""Every replaced op is checked against fp32, one by one, because some kernels of TensorFlow are silently
+wrong.
 
-    tensors = needed(rewriter, plan, ranges)                    # reference tensors to fetch on a calibration batch
+    tensors = needed(rewriter, plan, ranges)                    # reference tensors to fetch on a calibration
+                                                                batch
     for name, found in check(rewriter, plan, ranges, values).items():
         found.error, found.bound, found.agrees
 
-An op's int8 form is fed what the reference gives it, and its answer is compared with the reference's. How far it may be off is not a
-guess: the reference itself computes the op on the input and the weight rounded to int8, which is what an exact kernel would do.
+An op's int8 form is fed what the reference gives it, and its answer is compared with the reference's. How far
+it may be off is not a guess: the reference itself computes the op on the input and the weight rounded to
+int8, which is what an exact kernel would do.
 """
 
 from __future__ import annotations
@@ -17,13 +20,13 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
+from octune.backends.tensorflow.graph.emit import node, quantize
+from octune.backends.tensorflow.graph.graph import Array, Graph, node_of
 from octune.backends.tensorflow.int8.activations import Quantized
 from octune.backends.tensorflow.int8.apply import Piece
-from octune.backends.tensorflow.graph.emit import node, quantize
-from octune.backends.tensorflow.model.freeze import as_graph
-from octune.backends.tensorflow.graph.graph import Array, Graph, node_of
 from octune.backends.tensorflow.int8.ranges import Range
 from octune.backends.tensorflow.int8.rewrite import Rewriter
+from octune.backends.tensorflow.model.freeze import as_graph
 from octune.calibration import Ranges
 from octune.plan import Plan
 
@@ -54,15 +57,25 @@ def needed(rewriter: Rewriter, plan: Plan, ranges: Ranges) -> tuple[str, ...]:
     """The tensors of ``rewriter.reference`` that :func:`check` must be given."""
     wanted: dict[str, None] = {}
     for piece in rewriter.emit(plan, ranges).pieces:
-        names = [_reference_input(piece), rewriter.origin(piece), piece.form.output, *([piece.form.addend] if piece.form.addend else [])]
+        names = [
+            _reference_input(piece),
+            rewriter.origin(piece),
+            piece.form.output,
+            *([piece.form.addend] if piece.form.addend else []),
+        ]
         wanted.update(dict.fromkeys(names))
     return tuple(wanted)
 
 
 def check(
-    rewriter: Rewriter, plan: Plan, ranges: Ranges, values: Mapping[str, Array], inputs: Mapping[str, Array] | None = None
+    rewriter: Rewriter,
+    plan: Plan,
+    ranges: Ranges,
+    values: Mapping[str, Array],
+    inputs: Mapping[str, Array] | None = None,
 ) -> dict[str, Check]:
-    """Op name -> how well its replacement agrees. ``values``: the tensors that :func:`needed` names, on one batch in fp32.
+    """Op name -> how well its replacement agrees. ``values``: the tensors that :func:`needed` names, on one
+    batch in fp32.
 
     ``inputs`` is that batch: an op may need sizes that the graph reads off it.
     """
@@ -72,11 +85,18 @@ def check(
             _own_addend(emission.graph, piece, number)
     found: dict[str, Check] = {}
     light = rewriter.light
-    with _Asked(rewriter.graph_def(emission), inputs or {}) as real, _Asked(light.graph_def, {**light.arrays, **(inputs or {})}) as exact:
+    with (
+        _Asked(rewriter.graph_def(emission), inputs or {}) as real,
+        _Asked(light.graph_def, {**light.arrays, **(inputs or {})}) as exact,
+    ):
         for part in _parts(emission.pieces):
             answers = real([_real(rewriter, piece, number, values) for number, piece in part])
             expected = exact([_simulated(rewriter, piece, values) for _, piece in part])
-            second = {place: _corrected(piece, values, expected[place]) for place, (_, piece) in enumerate(part) if _in_two(piece)}
+            second = {
+                place: _corrected(piece, values, expected[place])
+                for place, (_, piece) in enumerate(part)
+                if _in_two(piece)
+            }
             for place, answer in zip(second, exact(list(second.values())), strict=True):
                 expected[place] = answer
             for (_, piece), answer, simulated in zip(part, answers, expected, strict=True):
@@ -95,12 +115,16 @@ def _compared(piece: Piece, values: Mapping[str, Array], answer: Array, simulate
     got = answer.reshape(wanted.shape)
     if isinstance(piece.result, Quantized) and piece.result.range is not None:
         got, simulated = piece.result.range.floats(got), piece.result.range.rounded(simulated)
-    error, inevitable = (float(np.linalg.norm(array - wanted)) / size for array in (got, simulated.reshape(wanted.shape)))
+    error, inevitable = (
+        float(np.linalg.norm(array - wanted)) / size for array in (got, simulated.reshape(wanted.shape))
+    )
     return Check(error, SLACK * inevitable + FLOOR)
 
 
 def _parts(pieces: Sequence[Piece]) -> Iterator[list[tuple[int, Piece]]]:
-    """Pieces with their numbers, some at a time: the float weights of all of them at once would be another model."""
+    """Pieces with their numbers, some at a time: the float weights of all of them at once would be another
+    model.
+    """
     part: list[tuple[int, Piece]] = []
     size = 0
     for number, piece in enumerate(pieces):
@@ -128,7 +152,9 @@ def _reference_input(piece: Piece) -> str:
 
 
 def _own_addend(graph: Graph, piece: Piece, number: int) -> None:
-    """Give a convolution an addend of its own: it writes the sum over it, and what is fed must not be written to."""
+    """Give a convolution an addend of its own: it writes the sum over it, and what is fed must not be written
+    to.
+    """
     if not isinstance(piece.result, Quantized) or piece.addend is None:
         return
     name = f"{CHECK}/{number}"
@@ -151,7 +177,9 @@ def _real(rewriter: Rewriter, piece: Piece, number: int, values: Mapping[str, Ar
     if piece.form.addend:
         addend = values[piece.form.addend]
         feed[piece.form.addend if piece.addend is None else f"{CHECK}/{number}:0"] = addend
-    return _Question(feed, piece.result.values if isinstance(piece.result, Quantized) else piece.result, _between(piece))
+    return _Question(
+        feed, piece.result.values if isinstance(piece.result, Quantized) else piece.result, _between(piece)
+    )
 
 
 def _simulated(rewriter: Rewriter, piece: Piece, values: Mapping[str, Array]) -> _Question:
@@ -159,7 +187,9 @@ def _simulated(rewriter: Rewriter, piece: Piece, values: Mapping[str, Array]) ->
     x = values[_reference_input(piece)].astype(np.float64)
     feed: dict[str, Array] = {}
     if piece.weight is None:
-        return _Question({str(piece.source): _half(x), **_addend(piece, values)}, piece.form.output, _between(piece))
+        return _Question(
+            {str(piece.source): _half(x), **_addend(piece, values)}, piece.form.output, _between(piece)
+        )
     factor = np.ones(1) if piece.multiplier is None else piece.multiplier.astype(np.float64)
     scaled = ((x if piece.site.is_conv else _rows(x, piece)) * factor) if piece.multiplier is not None else x
     span = piece.input_range or Range.affine(float(scaled.min(initial=0.0)), float(scaled.max(initial=0.0)))
@@ -193,7 +223,11 @@ def _addend(piece: Piece, values: Mapping[str, Array]) -> dict[str, Array]:
     if not piece.form.addend:
         return {}
     addend = values[piece.form.addend]
-    return {piece.form.addend: addend if piece.addend is None or piece.addend.range is None else piece.addend.range.rounded(addend)}
+    return {
+        piece.form.addend: addend
+        if piece.addend is None or piece.addend.range is None
+        else piece.addend.range.rounded(addend)
+    }
 
 
 def _rows(x: Array, piece: Piece) -> Array:
@@ -207,7 +241,9 @@ def _half(x: Array) -> Array:
 
 
 class _Asked:
-    """A graph in a session. Ops are seen as they are, and of the graph no more than a question needs is copied for it."""
+    """A graph in a session. Ops are seen as they are, and of the graph no more than a question needs is
+    copied for it.
+    """
 
     def __init__(self, graph_def: GraphDef, inputs: Mapping[str, Array]) -> None:
         self._inputs = inputs
@@ -224,7 +260,9 @@ class _Asked:
         self._session.close()
 
     def __call__(self, questions: Sequence[_Question]) -> list[Array]:
-        """Answer all questions in as few runs as can be: one run may not fetch what it feeds, nor feed two values for one tensor."""
+        """Answer all questions in as few runs as can be: one run may not fetch what it feeds, nor feed two
+        values for one tensor.
+        """
         rounds: list[list[int]] = []
         for number, question in enumerate(questions):
             for group in rounds:
@@ -235,14 +273,25 @@ class _Asked:
                 rounds.append([number])
         answers: dict[int, Array] = {}
         for group in rounds:
-            feed = {**self._inputs, **{name: value for number in group for name, value in questions[number].feed.items()}}
+            feed = {
+                **self._inputs,
+                **{name: value for number in group for name, value in questions[number].feed.items()},
+            }
             typed = {name: _typed(self._graph, name, value) for name, value in feed.items()}
-            answers.update(zip(group, self._session.run([questions[number].fetch for number in group], typed), strict=True))
+            answers.update(
+                zip(
+                    group,
+                    self._session.run([questions[number].fetch for number in group], typed),
+                    strict=True,
+                )
+            )
         return [answers[number] for number in range(len(questions))]
 
 
 def _compatible(one: _Question, other: _Question) -> bool:
-    if not (one.between | {one.fetch}).isdisjoint(other.feed) or not (other.between | {other.fetch}).isdisjoint(one.feed):
+    if not (one.between | {one.fetch}).isdisjoint(other.feed) or not (
+        other.between | {other.fetch}
+    ).isdisjoint(one.feed):
         return False
     return all(
         one.feed[name] is other.feed[name] or np.array_equal(one.feed[name], other.feed[name])

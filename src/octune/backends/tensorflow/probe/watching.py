@@ -3,8 +3,8 @@
     watcher = Watcher(rewriter.light, rewriter.taps(), outputs, threads)
     watcher(inputs, visit)
 
-The tensors are handed over inside the run, by ops that are added to a copy of the graph: nothing is gathered, so one pass over a
-batch needs no more memory than running it, whatever number of tensors is looked at.
+The tensors are handed over inside the run, by ops that are added to a copy of the graph: nothing is gathered,
+so one pass over a batch needs no more memory than running it, whatever number of tensors is looked at.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import tensorflow as tf
 
 from octune.backends.base import Visit
 from octune.backends.tensorflow.batches import Inputs
-from octune.backends.tensorflow.model.freeze import as_graph, cause
 from octune.backends.tensorflow.graph.graph import Tap
 from octune.backends.tensorflow.graph.light import Light
 from octune.backends.tensorflow.graph.sessions import new_session
+from octune.backends.tensorflow.model.freeze import as_graph, cause
 from octune.errors import DataError
 
 __all__ = ["Watcher", "real_rows"]
@@ -31,7 +31,9 @@ __all__ = ["Watcher", "real_rows"]
 class Watcher:
     """A graph that shows what flows through it. Close it to let go of the graph."""
 
-    def __init__(self, light: Light, taps: Mapping[str, Tap], outputs: Iterable[str], threads: int | None) -> None:
+    def __init__(
+        self, light: Light, taps: Mapping[str, Tap], outputs: Iterable[str], threads: int | None
+    ) -> None:
         self._names: dict[str, list[tuple[str, Tap]]] = {}
         for name, tap in taps.items():
             self._names.setdefault(tap.tensor, []).append((name, tap))
@@ -43,7 +45,8 @@ class Watcher:
         graph = as_graph(light.graph_def)
         with graph.as_default():
             self._ops = [self._show(graph.get_tensor_by_name(name)) for name in self._names]
-            # What comes behind the last of them runs as well: data that it cannot run on must be found out here.
+            # What comes behind the last of them runs as well: data that it cannot run on must be found out
+            # here.
             self._ops.extend(tf.identity(graph.get_tensor_by_name(name)).op for name in outputs)
         self._session = new_session(graph, threads, optimized=False)
 
@@ -55,7 +58,9 @@ class Watcher:
         except (tf.errors.OpError, ValueError, TypeError) as error:
             if self._error is not None:
                 raise self._error from None
-            raise DataError(f"The model cannot be run on the calibration data: {type(error).__name__}: {cause(error)}") from error
+            raise DataError(
+                f"The model cannot be run on the calibration data: {type(error).__name__}: {cause(error)}"
+            ) from error
 
     def fetch(self, names: Iterable[str], inputs: Inputs) -> dict[str, npt.NDArray[Any]]:
         """Tensors of the graph on one batch, as arrays."""
@@ -88,7 +93,9 @@ class Watcher:
                 continue
             real = real_rows(array, self._mask)
             values = np.asarray(array if real is None else real, dtype=np.float32)
-            self._visit(name, values, shape=array.shape, channel_axis=tap.channel_axis if real is None else -1)
+            self._visit(
+                name, values, shape=array.shape, channel_axis=tap.channel_axis if real is None else -1
+            )
 
 
 def real_rows(array: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None) -> npt.NDArray[Any] | None:
