@@ -55,7 +55,7 @@ class Fake(Backend):
     def __init__(self, model: Any = None, settings: Settings | None = None) -> None:
         self.limit = limit_for(portable=False)
         self.prepared, self.observed, self.applied, self.refreshes = 0, 0, 0, 0
-        self.harm: dict[tuple[str, Scheme], float] = {("a", INT8): 0.1, ("b", INT8): 0.2}
+        self.harms: dict[tuple[str, Scheme], float] = {("a", INT8): 0.1, ("b", INT8): 0.2}
         self.forms: list[Callable[[Plan], Finalist]] = []
         self.run_error: Exception | None = None
 
@@ -103,7 +103,7 @@ class Fake(Backend):
     def harm(
         self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Any]
     ) -> dict[tuple[str, Scheme], float]:
-        return self.harm
+        return self.harms
 
     def finalists(self, plan: Plan, ranges: Ranges, inputs: Any) -> Iterator[Finalist]:
         for form in self.forms:
@@ -221,14 +221,14 @@ def test_the_backend_gets_ready_on_a_batch_or_on_the_example() -> None:
 def test_harm_without_measure_is_the_worst(value: float, tmp_path: Path) -> None:
     with Journal.open(tmp_path, {}) as journal:
         made = study(journal=journal)
-        fake(made).harm["b", INT8] = value
+        fake(made).harms["b", INT8] = value
         assert made.harm(OPS, made.calibrate(BATCHES, 8, None), BATCHES) == {
             ("a", INT8): 0.1,
             ("b", INT8): WORST,
         }
     with Journal.open(tmp_path, {}, resume=True) as journal:
         resumed = study(journal=journal)
-        fake(resumed).harm = {}
+        fake(resumed).harms = {}
         assert resumed.harm(OPS, resumed.calibrate(BATCHES, 8, None), BATCHES)["b", INT8] == WORST
 
 
