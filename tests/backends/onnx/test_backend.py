@@ -14,10 +14,9 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-import octune.backends.onnx.backend as module
 from octune.backends import Settings
 from octune.backends.onnx import OnnxBackend
-from octune.backends.onnx.insert import OPENVINO, ORT
+from octune.backends.onnx.runtimes import RUNTIMES
 from octune.calibration import Ranges
 from octune.errors import DataError, UnsupportedError
 from octune.harm import probe
@@ -249,10 +248,10 @@ def test_openvino_gets_signed_activations(backend: OnnxBackend, ranges: Ranges) 
     zeros = {
         name: [
             array.dtype
-            for key, array in backend._graph(plan, ranges, dialect).tensors.items()
+            for key, array in backend._graph(plan, ranges, runtime).tensors.items()
             if key.endswith("/zero")
         ]
-        for name, dialect in (("ort", ORT), ("openvino", OPENVINO))
+        for name, runtime in zip(("ort", "openvino"), RUNTIMES, strict=True)
     }
     assert zeros["ort"].count(np.dtype(np.uint8)) > zeros["ort"].count(np.dtype(np.int8)) == 4
     assert zeros["openvino"].count(np.dtype(np.int8)) > len(zeros["openvino"]) / 2
@@ -261,7 +260,7 @@ def test_openvino_gets_signed_activations(backend: OnnxBackend, ranges: Ranges) 
 def test_without_openvino_there_is_a_note(
     backend: OnnxBackend, ranges: Ranges, tokens: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "has_openvino", lambda: False)
+    monkeypatch.setattr(RUNTIMES[1], "package", "not_installed_here")
     assert list(backend.finalists(Plan(), ranges, backend.split(tokens[0])[0])) == []
     assert any("OpenVINO is not installed" in note for note in backend.notes)
 

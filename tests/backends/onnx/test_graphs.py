@@ -261,9 +261,9 @@ def test_tensors_in_a_file_beside_the_model_stay_there(tmp_path: Path) -> None:
 
 
 def test_large_models_are_saved_in_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from octune.backends.onnx import storage
+    from octune.backends.onnx import files
 
-    monkeypatch.setattr(storage, "ONE_FILE", 1000)
+    monkeypatch.setattr(files, "ONE_FILE", 1000)
     backend = OnnxBackend(Chain(width=64).add("plain").add("gemm").model(), Settings())
     x = inputs(width=64)
     ranges, feed = calibrated(backend, [x]), backend.split(x)[0]

@@ -15,8 +15,8 @@ from onnx import TensorProto, helper
 
 from octune.backends.onnx.discover import OUTPUT, B, Found
 from octune.backends.onnx.graph import Array, Model, View
-from octune.backends.onnx.insert import ORT, quantized_graph
-from octune.backends.onnx.runtimes import session
+from octune.backends.onnx.insert import quantized_graph
+from octune.backends.onnx.runtimes import ONNX_RUNTIME, session
 from octune.backends.onnx.smooth import Smoother
 from octune.backends.onnx.weights import WeightStore
 from octune.calibration import Ranges, TensorStats
@@ -36,9 +36,8 @@ def alone(
         if item.op.name + suffix in ranges
     }
     view = View(model)
-    graph = quantized_graph(
-        view, [moved], Plan({moved.op.name: scheme}), Ranges(seen), store, Smoother(view, [moved]), ORT
-    )
+    plan, smoother = Plan({moved.op.name: scheme}), Smoother(view, [moved])
+    graph = quantized_graph(view, [moved], plan, Ranges(seen), store, smoother, ONNX_RUNTIME)
     feed = _inputs(item, seen, moved.op.name)
     if item.op.kind == "conv" and not scheme.is_float:
         feed = _without_ends(graph, feed)

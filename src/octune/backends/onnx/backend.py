@@ -18,19 +18,12 @@ from octune.backends.onnx.batches import Feed, Splitter
 from octune.backends.onnx.discover import discover
 from octune.backends.onnx.doctor import self_test
 from octune.backends.onnx.edit import Edit
-from octune.backends.onnx.graph import View, subgraphs
+from octune.backends.onnx.graph import Model, View, subgraphs
 from octune.backends.onnx.harm import first_order_harm
-from octune.backends.onnx.insert import OPENVINO, ORT, Dialect, quantized_graph
+from octune.backends.onnx.insert import quantized_graph
 from octune.backends.onnx.local import LocalErrors
 from octune.backends.onnx.observe import Taps
-from octune.backends.onnx.runtimes import (
-    OnnxModel,
-    has_openvino,
-    openvino_model,
-    ort_model,
-    outputs_by_name,
-    temporary_folder,
-)
+from octune.backends.onnx.runtimes import ONNX_RUNTIME, RUNTIMES, OnnxModel, Runtime, outputs_by_name
 from octune.backends.onnx.smooth import Smoother
 from octune.backends.onnx.source import batch_is_free, counted, inferred, input_types, open_model
 from octune.backends.onnx.weights import WeightStore
@@ -68,7 +61,7 @@ class OnnxBackend(Backend):
         self._smoother = Smoother(self._view, self._found)
         self._splitter = Splitter(input_types(self._view.model))
         self._splits = batch_is_free(self._view.model)
-        self._fp32: OnnxModel = ort_model(self._view.model, self._threads)
+        self._fp32 = ONNX_RUNTIME.build(self._view.model, self._threads)
         self._note_ops()
 
     def _check_names(self, settings: Settings) -> None:
@@ -145,12 +138,12 @@ class OnnxBackend(Backend):
 
     # -- act -------------------------------------------------------------------------------------------------
 
-    def _graph(self, plan: Plan, ranges: Ranges, dialect: Dialect) -> Any:
+    def _graph(self, plan: Plan, ranges: Ranges, runtime: Runtime) -> Model:
         plan.check(self.ops())
-        return quantized_graph(self._view, self._found, plan, ranges, self._store, self._smoother, dialect)
+        return quantized_graph(self._view, self._found, plan, ranges, self._store, self._smoother, runtime)
 
     def apply(self, plan: Plan, ranges: Ranges) -> OnnxModel:
-        return ort_model(self._graph(plan, ranges, ORT), self._threads)
+        return ONNX_RUNTIME.build(self._graph(plan, ranges, ONNX_RUNTIME), self._threads)
 
     def run(self, model: OnnxModel, inputs: Feed) -> Outputs:
         try:
@@ -162,17 +155,14 @@ class OnnxBackend(Backend):
         return outputs_by_name((port.name for port in model.get_outputs()), values)
 
     def finalists(self, plan: Plan, ranges: Ranges, inputs: Feed) -> Iterator[Finalist]:
-        if not has_openvino():
-            note = "OpenVINO is not installed: only ONNX Runtime was tried. pip install 'octune[onnx]'"
-            self._notes += [note] if note not in self._notes else []
-            return
-        graph = self._graph(plan, ranges, OPENVINO)
-        with temporary_folder() as folder:
-            path = Path(folder) / storage.GRAPH
-            storage.write_graph(graph, path)
-            yield Finalist(
-                "openvino", openvino_model(graph, path, self._threads, keep=self._graph(plan, ranges, ORT))
-            )
+        for runtime in RUNTIMES[1:]:
+            if not runtime.installed():
+                note = f"{runtime.title} is not installed, so it was not tried. pip install 'octune[onnx]'"
+                self._notes += [note] if note not in self._notes else []
+                continue
+            model = runtime.build(self._graph(plan, ranges, runtime), self._threads)
+            model.graph = self._graph(plan, ranges, ONNX_RUNTIME)  # is saved beside it, for any runtime
+            yield Finalist(runtime.name, model)
 
     @contextlib.contextmanager
     def capture(self, model: OnnxModel) -> Iterator[list[Feed]]:

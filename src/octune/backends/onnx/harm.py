@@ -11,7 +11,6 @@ is read by weights that are a hundred times smaller.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -36,8 +35,10 @@ __all__ = ["first_order_harm"]
 log = logging.getLogger("octune")
 # The share of an op's output that is fed in: small enough to be linear, large enough to show in fp32.
 PUSH = 0.02
-SECONDS = 10.0
-ROWS = 4
+# Samples that are probed: at least two, and more while all pushes together stay below this many products. By
+# their number and not by the clock, so that the same model and data have the same harms on every machine.
+ROWS = range(2, 5)
+PRODUCTS = 5e11
 Harms = dict[tuple[str, Scheme], float]
 Key = TypeVar("Key")
 
@@ -70,7 +71,7 @@ def first_order_harm(
         return dict(zip(inner, taps.run(inner, dict(feed.arrays)), strict=True)) | dict(feed.arrays)
 
     values: Harms = {}
-    feeds = _affordable(feeds, look, len(items)) if splits else feeds[:1]
+    feeds = _affordable(feeds, look, items) if splits else feeds[:1]
     for feed in feeds:
         seen = look(feed)
         for item in items:
@@ -137,14 +138,16 @@ def _unit(y: Array, channel_axis: int) -> Array:
     return np.asarray(np.maximum(power, 1e-3 * power.max(initial=0.0) * 1e-3 + 1e-12), np.float32)
 
 
-def _affordable(feeds: Sequence[Feed], run: Callable[[Feed], object], ops: int) -> list[Feed]:
-    """As many samples as the probe has time for. A push runs half of the graph on average."""
-    first = feeds[0].resized(1)
-    run(first)
-    begun = time.perf_counter()
-    run(first)
-    seconds = 0.5 * (time.perf_counter() - begun)
-    rows = int(np.clip(SECONDS / max(ops * seconds, 1e-6), 2, ROWS))
+def _affordable(
+    feeds: Sequence[Feed], look: Callable[[Feed], Mapping[str, Array]], items: Sequence[Found]
+) -> list[Feed]:
+    """As many samples as all pushes have time for: one for each op, through half of the graph on average."""
+    seen = look(feeds[0].resized(1))
+    sample = sum(
+        seen[item.output].size * (seen[item.x].shape[-1] if item.weight is None else item.weight[0].size)
+        for item in items
+    )
+    rows = int(np.clip(PRODUCTS / max(0.5 * len(items) * sample, 1.0), ROWS[0], ROWS[-1]))
     kept: list[Feed] = []
     for feed in feeds:
         if rows > 0:

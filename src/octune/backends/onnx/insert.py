@@ -1,7 +1,7 @@
 """From a plan and known ranges to a graph with Q/DQ nodes, in about the time it takes to write the graph
 down.
 
-    model = quantized_graph(view, found, plan, ranges, store, smoother, ORT)
+    model = quantized_graph(view, found, plan, ranges, store, smoother, ONNX_RUNTIME)
 
 Where nodes go follows what runtimes fuse into int8 kernels:
 - One Q/DQ pair for all readers of a tensor. The second operand of a product of two activations is signed, as
@@ -24,6 +24,7 @@ from onnx import NodeProto, TensorProto, helper
 from octune.backends.onnx.discover import OUTPUT, B, Found
 from octune.backends.onnx.edit import Edit
 from octune.backends.onnx.graph import Array, Model, View, attribute
+from octune.backends.onnx.runtimes import Runtime
 from octune.backends.onnx.smooth import Smoother, output_range
 from octune.backends.onnx.smoothed import Smoothed
 from octune.backends.onnx.stored import Stored
@@ -33,21 +34,11 @@ from octune.errors import PlanError
 from octune.int8 import LARGEST, Int8Weight
 from octune.plan import Plan, Scheme
 
-__all__ = ["Dialect", "OPENVINO", "ORT", "quantized_graph", "site_of"]
+__all__ = ["quantized_graph", "site_of"]
 
 MOVES = {"Reshape", "Transpose", "Squeeze", "Unsqueeze"}
 # Below this share of the other side, the negative side of a range is worth a zero point even to OpenVINO.
 LOPSIDED = 0.3
-
-
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """How a runtime wants its Q/DQ nodes."""
-
-    signed: bool
-
-
-ORT, OPENVINO = Dialect(signed=False), Dialect(signed=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +69,10 @@ def quantized_graph(
     ranges: Ranges,
     store: WeightStore,
     smoother: Smoother,
-    dialect: Dialect,
+    runtime: Runtime,
 ) -> Model:
     """The graph under a plan. Ops that the plan does not name stay as they are."""
-    return _Insertion(view, found, plan, ranges, store, smoother, dialect).model()
+    return _Insertion(view, found, plan, ranges, store, smoother, runtime).model()
 
 
 class _Insertion:
@@ -93,9 +84,9 @@ class _Insertion:
         ranges: Ranges,
         store: WeightStore,
         smoother: Smoother,
-        dialect: Dialect,
+        runtime: Runtime,
     ) -> None:
-        self.view, self.ranges, self.store, self.dialect = view, ranges, store, dialect
+        self.view, self.ranges, self.store, self.runtime = view, ranges, store, runtime
         self.edit = Edit(view)
         self.planned = [
             (item, plan[item.op.name]) for item in found if not plan.get(item.op.name, Scheme.fp32()).is_float
@@ -142,7 +133,7 @@ class _Insertion:
     ) -> Site:
         """The Q/DQ pair of a tensor in a range; made once for all readers that want the same."""
         low, high = min(low, 0.0), max(high, 0.0)
-        signed = weight_like or (self.dialect.signed and -low > LOPSIDED * high)
+        signed = weight_like or (self.runtime.signed_activations and -low > LOPSIDED * high)
         known = self.sites.setdefault(tensor, {})
         key = (low, high, signed, weight_like)
         if key not in known:

@@ -1,7 +1,7 @@
 """Saving a model as plain files, and loading it where the fp32 model was never seen.
 
-``model.onnx`` is the Q/DQ graph for any runtime; beyond 2 GB its tensors are in ``model.onnx.data``. Where
-OpenVINO won, there is its own form as well: ``openvino.xml`` and ``openvino.bin``.
+``model.onnx`` is the Q/DQ graph for any runtime; beyond 2 GB its tensors are in ``model.onnx.data``. A
+runtime that won may have its own form beside it.
 """
 
 from __future__ import annotations
@@ -11,76 +11,32 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
-import onnxruntime as ort
-from onnx import ModelProto
 
-from octune.backends.onnx.graph import INLINE, Model, declared
-from octune.backends.onnx.runtimes import (
-    OnnxModel,
-    OpenVinoModel,
-    OrtModel,
-    has_openvino,
-    openvino_model,
-    session,
-)
+from octune.backends.onnx.files import GRAPH, write_graph
+from octune.backends.onnx.runtimes import ONNX_RUNTIME, RUNTIMES, OnnxModel, named
 from octune.errors import ArtifactError
 from octune.machine import probe_machine
 
-__all__ = ["load", "save", "versions", "write_graph"]
+__all__ = ["load", "save", "versions"]
 
 log = logging.getLogger("octune")
-GRAPH, DATA, IR = "model.onnx", "model.onnx.data", "openvino.xml"
-# Protobuf ends at 2 GB; the graph itself needs some of it.
-ONE_FILE = 1_900_000_000
-ALIGNMENT = 4096
-
-
-def write_graph(graph: Model, path: Path) -> None:
-    """One file, or two where one cannot hold it."""
-    if graph.nbytes < ONE_FILE:
-        onnx.save(graph.whole(), str(path))
-        return
-    proto = ModelProto()
-    proto.CopyFrom(graph.proto)
-    data = path.with_name(path.name + ".data")
-    with data.open("wb") as file:
-        for name, array in graph.tensors.items():
-            if array.nbytes < INLINE:
-                proto.graph.initializer.append(
-                    onnx.numpy_helper.from_array(np.asarray(array, order="C"), name)
-                )
-                continue
-            file.write(b"\0" * (-file.tell() % ALIGNMENT))
-            proto.graph.initializer.append(
-                declared(name, array, location=data.name, offset=file.tell(), length=array.nbytes)
-            )
-            np.asarray(array, order="C").tofile(file)
-    onnx.save(proto, str(path))
 
 
 def versions() -> dict[str, str]:
     """The versions of the packages that results depend on."""
-    found = {"onnx": onnx.__version__, "onnxruntime": ort.__version__}
-    if has_openvino():
-        import openvino
-
-        found["openvino"] = openvino.__version__
-    return found
+    runtimes = {runtime.package: runtime.version() for runtime in RUNTIMES if runtime.installed()}
+    return {"onnx": onnx.__version__, **runtimes}
 
 
 def save(model: OnnxModel, folder: Path) -> dict[str, Any]:
     """Write the files; the plain data that comes back is what :func:`load` needs."""
-    if model.graph is None:
+    runtime = named(model.runtime)
+    if model.graph is None or runtime is None:
         raise ArtifactError("This model was itself loaded from a folder; copy that folder instead.")
     write_graph(model.graph, folder / GRAPH)
-    if isinstance(model, OpenVinoModel):
-        import openvino
-
-        openvino.save_model(model.source, str(folder / IR), compress_to_fp16=False)
-    machine = probe_machine()
-    return {"runtime": model.runtime, "versions": versions(), "machine": machine.to_json()}
+    runtime.write(model, folder)
+    return {"runtime": model.runtime, "versions": versions(), "machine": probe_machine().to_json()}
 
 
 def load(folder: Path, metadata: Mapping[str, Any]) -> OnnxModel:
@@ -91,14 +47,15 @@ def load(folder: Path, metadata: Mapping[str, Any]) -> OnnxModel:
             "the model was tuned on a CPU with %s, which this one lacks: it may be slower here",
             ", ".join(lacking),
         )
-    if not (folder / GRAPH).exists():
+    file = folder / GRAPH
+    if not file.exists():
         raise ArtifactError(f"{folder} has no {GRAPH}. Copy the whole folder again.")
-    if metadata["runtime"] == "openvino":
-        if has_openvino():
-            proto = onnx.load(str(folder / GRAPH), load_external_data=False)
-            return openvino_model(Model(proto), folder / IR, here.cores).detached()
+    runtime = named(metadata["runtime"])
+    if runtime is None or not runtime.installed():
         log.warning(
-            "the model was tuned for OpenVINO, which is not installed: ONNX Runtime is used. pip install "
-            "'octune[onnx]'"
+            "the model was tuned for %s, which is not installed: ONNX Runtime is used. pip install "
+            "'octune[onnx]'",
+            metadata["runtime"] if runtime is None else runtime.title,
         )
-    return OrtModel(None, session(folder / GRAPH, here.cores))
+        runtime = ONNX_RUNTIME
+    return runtime.read(file, here.cores)

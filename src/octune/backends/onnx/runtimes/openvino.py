@@ -1,0 +1,105 @@
+"""OpenVINO on the CPU. A saved model has its own form beside the ONNX file: ``openvino.xml`` and ``.bin``."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from octune.backends.onnx.files import GRAPH, write_graph
+from octune.backends.onnx.graph import Model
+from octune.backends.onnx.runtimes.base import OnnxModel, Port, Runtime
+
+__all__ = ["OpenVino"]
+
+IR = "openvino.xml"
+
+
+class OpenVino(Runtime):
+    """Offered the plan that won. It has no int8 attention with a zero point, hence signed activations."""
+
+    name = package = "openvino"
+    title = "OpenVINO"
+    signed_activations = True
+
+    def build(self, graph: Model, threads: int | None) -> OnnxModel:
+        with tempfile.TemporaryDirectory(prefix="octune-onnx-") as folder:
+            path = Path(folder) / GRAPH
+            write_graph(graph, path)
+            return _compiled(graph, path, threads)
+
+    def write(self, model: OnnxModel, folder: Path) -> None:
+        import openvino
+
+        assert isinstance(model, _OpenVinoModel)
+        openvino.save_model(model.source, str(folder / IR), compress_to_fp16=False)
+
+    def read(self, file: Path, threads: int | None) -> OnnxModel:
+        declared = Model(onnx.load(str(file), load_external_data=False))
+        model = _compiled(declared, file.with_name(IR), threads)
+        model.graph = None
+        return model
+
+
+class _OpenVinoModel(OnnxModel):
+    runtime = OpenVino.name
+
+    def __init__(
+        self, graph: Model | None, compiled: Any, ports: tuple[Sequence[Port], Sequence[Port]], source: Any
+    ) -> None:
+        super().__init__(graph, *ports)
+        self._compiled, self.source = compiled, source
+        self._request = compiled.create_infer_request()
+        self._names = {name for port in compiled.inputs for name in port.names}
+
+    def _run(self, outputs: list[str], feed: dict[str, Any]) -> list[Any]:
+        unknown = set(feed) - {port.name for port in self._inputs}
+        if unknown:
+            raise ValueError(
+                f"The model has no input {sorted(unknown)[0]!r}. It has: "
+                f"{', '.join(p.name for p in self._inputs)}."
+            )
+        self._request.infer(
+            {name: value for name, value in feed.items() if name in self._names}, share_inputs=True
+        )
+        return [self._request.get_tensor(name).data.copy() for name in outputs]
+
+    def fresh(self) -> OnnxModel:
+        return _OpenVinoModel(self.graph, self._compiled, (self._inputs, self._outputs), self.source)
+
+
+def _compiled(graph: Model, file: Path, threads: int | None) -> _OpenVinoModel:
+    """The model in ``file``, an ONNX file or an IR, with the inputs and outputs that ``graph`` declares."""
+    import openvino
+
+    core = openvino.Core()
+    source = core.read_model(str(file))
+    settings = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "NUM_STREAMS": 1,
+        "INFERENCE_PRECISION_HINT": "f32",
+        "ENABLE_CPU_PINNING": False,
+    }
+    if threads:
+        settings["INFERENCE_NUM_THREADS"] = threads
+    compiled = core.compile_model(source, "CPU", settings)
+    proto = graph.proto.graph
+    return _OpenVinoModel(graph, compiled, (_ports(proto.input), _ports(proto.output)), source)
+
+
+def _ports(items: Any) -> list[Port]:
+    """Inputs or outputs as the graph declares them: the IR has lost the names of symbolic sizes."""
+    return [
+        Port(
+            item.name,
+            f"tensor({item.type.tensor_type.elem_type})",
+            [
+                size.dim_value if size.HasField("dim_value") else size.dim_param or None
+                for size in item.type.tensor_type.shape.dim
+            ],
+        )
+        for item in items
+    ]

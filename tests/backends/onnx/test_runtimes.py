@@ -1,0 +1,106 @@
+"""A runtime is one object: a new one is a class, and plans, saving and loading know it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from octune.backends.base import Settings
+from octune.backends.onnx import backend as backend_module
+from octune.backends.onnx import runtimes, storage
+from octune.backends.onnx.backend import OnnxBackend
+from octune.backends.onnx.graph import Model
+from octune.backends.onnx.runtimes import RUNTIMES, OnnxModel, Runtime
+from octune.backends.onnx.runtimes.base import Port
+from tests.backends.contract import calibrated, int8_plan
+from tests.backends.onnx.graphs import Chain, inputs
+
+
+class Reference(Runtime):
+    """The evaluator that comes with the onnx package."""
+
+    name = "reference"
+    title = "onnx.reference"
+    package = "onnx"
+    signed_activations = False
+
+    def build(self, graph: Model, threads: int | None) -> OnnxModel:
+        return ReferenceModel(graph, graph.whole())
+
+    def write(self, model: OnnxModel, folder: Path) -> None:
+        (folder / "reference.txt").write_text("its own form")
+
+    def read(self, file: Path, threads: int | None) -> OnnxModel:
+        assert file.with_name("reference.txt").read_text() == "its own form"
+        return ReferenceModel(None, onnx.load(file))
+
+
+class ReferenceModel(OnnxModel):
+    runtime = Reference.name
+
+    def __init__(self, graph: Model | None, proto: onnx.ModelProto) -> None:
+        def ports(items: Any) -> list[Port]:
+            return [Port(item.name, "", []) for item in items]
+
+        super().__init__(graph, ports(proto.graph.input), ports(proto.graph.output))
+        proto.opset_import[0].version = 21  # it knows Q/DQ nodes of newer opsets only; these mean the same
+        self.proto, self._evaluator = proto, ReferenceEvaluator(proto)
+
+    def _run(self, outputs: list[str], feed: dict[str, Any]) -> list[Any]:
+        return list(self._evaluator.run(outputs, feed))
+
+    def fresh(self) -> OnnxModel:
+        return ReferenceModel(self.graph, self.proto)
+
+
+@pytest.fixture
+def with_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (runtimes, storage, backend_module):
+        monkeypatch.setattr(module, "RUNTIMES", (RUNTIMES[0], Reference()))
+
+
+@pytest.mark.usefixtures("with_reference")
+def test_a_new_runtime_is_offered_the_winner_saved_and_loaded(tmp_path: Path) -> None:
+    backend = OnnxBackend(Chain(width=64).add("plain").add("gemm").model(), Settings())
+    x = inputs(width=64)
+    ranges, feed = calibrated(backend, [x]), backend.split(x)[0]
+    plan = int8_plan(backend, ranges)
+    (finalist,) = backend.finalists(plan, ranges, feed)
+    assert finalist.form == "reference"
+    wanted = backend.run(backend.apply(plan, ranges), feed)
+    metadata = backend.save(finalist.model, plan, tmp_path)
+    assert metadata["runtime"] == "reference"
+    loaded = backend.load(tmp_path, metadata)
+    assert isinstance(loaded, ReferenceModel)
+    for got in (backend.run(finalist.model, feed), backend.run(loaded, feed)):
+        for name in wanted:
+            np.testing.assert_allclose(got[name], wanted[name], atol=0.05 * np.abs(wanted[name]).max())
+
+
+def test_a_model_of_a_runtime_that_is_not_there_runs_on_onnx_runtime(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = OnnxBackend(Chain(width=64).add("plain").model(), Settings())
+    x = inputs(width=64)
+    ranges = calibrated(backend, [x])
+    plan = int8_plan(backend, ranges)
+    metadata = backend.save(backend.apply(plan, ranges), plan, tmp_path)
+    loaded = backend.load(tmp_path, {**metadata, "runtime": "unheard of"})
+    assert loaded.runtime == "onnxruntime"
+    assert "tuned for unheard of, which is not installed: ONNX Runtime is used" in caplog.text
+
+
+def test_harms_do_not_depend_on_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = OnnxBackend(Chain(width=64).add("plain").add("gemm").model(), Settings())
+    x = inputs(width=64)
+    ranges = calibrated(backend, [x])
+    candidates = {op.name: op.schemes for op in backend.ops()}
+    first = backend.harm(candidates, ranges, [backend.split(x)[0]])
+    ticks = iter(np.arange(1e9, 2e9, 1e3))
+    monkeypatch.setattr("time.perf_counter", lambda: next(ticks))  # every look at the clock is 1000 s later
+    assert backend.harm(candidates, ranges, [backend.split(x)[0]]) == first
