@@ -35,6 +35,7 @@ __all__ = [
     "Int8Weight",
     "Limit",
     "NEEDS_EXACT",
+    "by_input",
     "by_output",
     "limit_for",
     "limited_again",
@@ -84,6 +85,14 @@ class Int8Weight:
 def by_output(vector: Array, ndim: int) -> Array:
     """A vector over outputs, in a shape that multiplies weights of (outputs, inputs, ...)."""
     return vector.reshape(-1, *[1] * (ndim - 1))
+
+
+def by_input(vector: Array, weight: Array, groups: int = 1) -> Array:
+    """A vector over all inputs, in a shape that multiplies weights of (outputs, inputs of a group, ...)."""
+    wide = vector.reshape(groups, -1)
+    if groups > 1:
+        wide = np.repeat(wide, weight.shape[0] // groups, axis=0)
+    return wide.reshape(*wide.shape, *[1] * (weight.ndim - 2))
 
 
 def quantize_weight(weight: Array, granularity: str | None, limit: Limit) -> Int8Weight:
