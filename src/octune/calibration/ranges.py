@@ -27,8 +27,8 @@ _SHRINKS = [float(shrink) for shrink in np.linspace(1.0, 0.3, 57)]
 
 
 def choose_range(stats: TensorStats, method: RangeMethod) -> tuple[float, float]:
-    """The range of an activation by one of the methods of the field. Every candidate asks; it is looked for
-    once.
+    """The range of an activation by one of the methods of the field. It is looked for once, however many
+    schemes ask.
     """
     if method not in stats.chosen:
         stats.chosen[method] = _chosen(stats, method)
@@ -47,8 +47,8 @@ def _chosen(stats: TensorStats, method: RangeMethod) -> tuple[float, float]:
 def _clipped(
     stats: TensorStats, full: tuple[float, float], measure: Callable[[TensorStats, float, float], float]
 ) -> tuple[float, float]:
-    """The range that a measure likes best: both ends drawn in together, then each by itself, since outliers
-    are often on one side.
+    """The range with the least value of a measure: both ends drawn in together, then each by itself, since
+    outliers are often on one side.
     """
     lows, highs = [full[0] * shrink for shrink in _SHRINKS], [full[1] * shrink for shrink in _SHRINKS]
     low, high = min(zip(lows, highs, strict=True), key=lambda ends: measure(stats, *ends))

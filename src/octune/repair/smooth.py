@@ -1,5 +1,5 @@
-"""Smoothing: outlier channels of an activation are made smaller, and the weights that read them larger by as
-much.
+"""Smoothing: outlier channels of an activation are made smaller, and the weights that read them larger by the
+same factor.
 
     found = smoothing(stats, weight)          # weight: (outputs, inputs), or (outputs, inputs of a group,
                                               height, width)
@@ -9,9 +9,8 @@ much.
 
 One channel that is a hundred times larger than the rest takes the range of all of them. Weights have a scale
 for every output, and can take some of it. How much moves over (alpha, as in SmoothQuant by Xiao et al., 2023)
-is chosen by the expected error of the product, from the largest value of each channel. For a chain of
-convolutions it is what is called cross-layer equalisation, done at the consumer: the producer is left as it
-was, so that every op's scheme is its own, and the compiled form multiplies and quantizes in one pass.
+is chosen by the expected error of the product, from the largest value of each channel. In a chain of
+convolutions this is cross-layer equalisation.
 """
 
 from __future__ import annotations

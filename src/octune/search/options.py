@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["legal_ops"]
 
-# Tried by default: they cost nothing but a look at a histogram, and the least harmful is taken for every op.
+# Tried by default: they cost only a look at a histogram, and the least harmful is taken for every op.
 DEFAULT_METHODS: tuple[RangeMethod, ...] = ("minmax", "mse", "percentile")
 
 

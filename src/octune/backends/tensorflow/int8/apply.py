@@ -121,15 +121,15 @@ class Emission:
         return wanted.pop() if len(wanted) == 1 else None
 
     def _weight(
-        self, site: Site, scheme: Scheme, x: Quantized, divisor: Array | None
+        self, site: Site, scheme: Scheme, x: Quantized, multiplier: Array | None
     ) -> tuple[Int8Weight, Array | None]:
         """The int8 weight that meets ``x``, and what its bias is corrected by."""
         signed = x.grid is not None and x.grid.signed
-        weight = self._weights.int8(site, scheme, divisor, signed=signed)
+        weight = self._weights.int8(site, scheme, multiplier, signed=signed)
         if not repairs_of(scheme).corrects_bias:
             return weight, None
         stats = stats_of(site, scheme, self._ranges)
-        return weight, self._weights.correction(site, scheme, stats, divisor, signed=signed)
+        return weight, self._weights.correction(site, scheme, stats, multiplier, signed=signed)
 
     def _parameters(
         self, site: Site, weight: Int8Weight, correction: Array | None, factors: Array | None = None
@@ -158,18 +158,18 @@ class Emission:
 
     def _dense(self, site: Site, scheme: Scheme) -> None:
         activations = self._activations
-        divisor: Array | None = None
+        multiplier: Array | None = None
         source: str | Quantized = site.x
         group = self._wants.smoothing(site)
         if group is not None:
-            divisor = group.multiplier
+            multiplier = group.multiplier
             x, source = activations.smoothed(group)
         elif scheme.mode == "dynamic":
             x = activations.dynamic(site)
         else:
             x, source = self._input(site, activation_grid(site, scheme, self._ranges))
         form = site.summed or site.plain
-        weight, correction = self._weight(site, scheme, x, divisor)
+        weight, correction = self._weight(site, scheme, x, multiplier)
         kernel, bias, low, high = self._parameters(site, weight, correction)
         values = activations.matrix(x, activations.inner(site))
         output = self._chain(form) if form.addend is None else None
@@ -194,7 +194,7 @@ class Emission:
             self._sizes(site, form, result, lifted=lifted)
         elif lifted:
             self._lift(site, form.tail, name, tf.float32)
-        premultiplied = divisor is not None and source != site.x
+        premultiplied = multiplier is not None and source != site.x
         self.pieces.append(
             Piece(
                 site,
@@ -203,7 +203,7 @@ class Emission:
                 source,
                 result,
                 weight,
-                divisor,
+                multiplier,
                 x.grid,
                 premultiplied,
                 correction=correction,
@@ -315,10 +315,10 @@ class Emission:
         else:
             x, source = self._input(site, activation_grid(site, scheme, self._ranges))
             pool = self._pool(site) if isinstance(source, Quantized) and source != x else None
-        divisor = None if group is None else group.multiplier
+        multiplier = None if group is None else group.multiplier
         given = self._outputs.of(site, scheme)
         form, output, summand, factors = given.form, given.grid, given.summand, given.factors
-        weight, correction = self._weight(site, scheme, x, divisor)
+        weight, correction = self._weight(site, scheme, x, multiplier)
         kernel, bias, low, high = self._parameters(site, weight, correction, factors)
         name = self.graph.fresh(f"{form.tail}/int8")
         ends = self._ends(name, output)
@@ -346,7 +346,7 @@ class Emission:
         else:
             self._dequantize(f"{name}/float", result)
             activations.scaled(form.tail, f"{name}/float", 1 / factors)
-        premultiplied = divisor is not None and source != site.x
+        premultiplied = multiplier is not None and source != site.x
         self.pieces.append(
             Piece(
                 site,
@@ -355,7 +355,7 @@ class Emission:
                 source,
                 result,
                 weight,
-                divisor,
+                multiplier,
                 x.grid,
                 premultiplied,
                 summand,

@@ -62,22 +62,24 @@ class Weights:
         self._made: dict[tuple[object, ...], Int8Weight] = {}
         self._shifts: dict[tuple[object, ...], Array] = {}
 
-    def int8(self, site: Site, scheme: Scheme, divisor: Array | None = None, *, signed: bool) -> Int8Weight:
-        """The weight of a site, whose input is multiplied by ``divisor``, channel by channel. ``signed``: its
-        input is int8, not uint8.
+    def int8(
+        self, site: Site, scheme: Scheme, multiplier: Array | None = None, *, signed: bool
+    ) -> Int8Weight:
+        """The weight of a site, for an input whose channels are multiplied by ``multiplier``. ``signed``: it
+        is int8, not uint8.
         """
-        key = _key(site, scheme, divisor, signed)
-        made = self._made.pop(key, None) or self._quantized(site, scheme, divisor, signed)
+        key = _key(site, scheme, multiplier, signed)
+        made = self._made.pop(key, None) or self._quantized(site, scheme, multiplier, signed)
         self._made[key] = made  # the last one used is the last to go
         while sum(kept.values.nbytes for kept in self._made.values()) > self._room and len(self._made) > 1:
             del self._made[next(iter(self._made))]
         return made
 
-    def _quantized(self, site: Site, scheme: Scheme, divisor: Array | None, signed: bool) -> Int8Weight:
+    def _quantized(self, site: Site, scheme: Scheme, multiplier: Array | None, signed: bool) -> Int8Weight:
         floats = site.weights(self._graph)
         # Without an int8 dot product, oneDNN halves the weights that meet signed activations.
         limit = Limit.EVEN if signed and self._limit is Limit.PAIRS else self._limit
-        made = repairs_of(scheme).int8_weight(*site.by_output(floats), scheme.granularity, limit, divisor)
+        made = repairs_of(scheme).int8_weight(*site.by_output(floats), scheme.granularity, limit, multiplier)
         reach = made.scales * np.float32(LARGEST)
         return Int8Weight(
             site.from_output(made.values, floats.shape),
@@ -85,14 +87,14 @@ class Weights:
         )
 
     def correction(
-        self, site: Site, scheme: Scheme, stats: TensorStats, divisor: Array | None = None, *, signed: bool
+        self, site: Site, scheme: Scheme, stats: TensorStats, multiplier: Array | None = None, *, signed: bool
     ) -> Array:
         """What the repairs of a scheme add to the bias."""
-        key = (*_key(site, scheme, divisor, signed), scheme.repairs, stats.channel_mean.tobytes())
+        key = (*_key(site, scheme, multiplier, signed), scheme.repairs, stats.channel_mean.tobytes())
         if key not in self._shifts:
-            dequantized, _ = site.by_output(self.int8(site, scheme, divisor, signed=signed).floats())
+            dequantized, _ = site.by_output(self.int8(site, scheme, multiplier, signed=signed).floats())
             weight, groups = site.by_output(site.weights(self._graph))
-            self._shifts[key] = repairs_of(scheme).bias_shift(stats, weight, dequantized, groups, divisor)
+            self._shifts[key] = repairs_of(scheme).bias_shift(stats, weight, dequantized, groups, multiplier)
         return self._shifts[key]
 
     def bf16(self, site: Site, name: str) -> NodeDef:
@@ -100,7 +102,7 @@ class Weights:
         return constant(name, site.weights(self._graph).astype(ml_dtypes.bfloat16), dtypes.bfloat16)
 
 
-def _key(site: Site, scheme: Scheme, divisor: Array | None, signed: bool) -> tuple[object, ...]:
+def _key(site: Site, scheme: Scheme, multiplier: Array | None, signed: bool) -> tuple[object, ...]:
     """What an int8 weight depends on."""
-    smoothing = b"" if divisor is None else divisor.tobytes()
+    smoothing = b"" if multiplier is None else multiplier.tobytes()
     return site.op.name, scheme.granularity, repairs_of(scheme).weight_names, signed, smoothing
