@@ -1,4 +1,4 @@
-"""Range methods and the affine mapping they feed."""
+"""Range methods."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from octune.calibration import Observer, Ranges, TensorStats, affine_uint8, choose_range
+from octune.calibration import Observer, Ranges, TensorStats, choose_range
 from octune.calibration.ranges import _divergence, _squared_error
 from octune.errors import WorkspaceError
+from octune.int8 import Grid
 
 METHODS = ("minmax", "percentile", "mse", "kl")
-finite = st.floats(-1e30, 1e30, allow_nan=False)
 arrays = hnp.arrays(
     np.float32,
     st.tuples(st.integers(1, 30), st.integers(1, 8)),
@@ -30,61 +30,6 @@ def stats_of(array: np.ndarray) -> TensorStats:
     stats = observer.stats()
     assert stats is not None
     return stats
-
-
-def quantized(x: np.ndarray, low: float, high: float) -> np.ndarray:
-    scale, zero_point = affine_uint8(low, high)
-    return (np.clip(np.round(x / scale) + zero_point, 0, 255) - zero_point) * scale
-
-
-# -- the affine mapping --------------------------------------------------------------------------------------
-
-
-@given(finite, finite)
-def test_zero_is_exact_and_the_numbers_fit(one: float, other: float) -> None:
-    low, high = sorted((one, other))
-    scale, zero_point = affine_uint8(low, high)
-    assert scale > 0
-    assert np.isfinite(scale)
-    assert np.isfinite(np.float32(1) / np.float32(scale))
-    assert type(zero_point) is int
-    assert 0 <= zero_point <= 255
-    assert quantized(np.zeros(1), low, high)[0] == 0.0
-
-
-@given(finite, finite, st.floats(0, 1))
-def test_values_inside_the_range_are_off_by_at_most_half_a_step(
-    one: float, other: float, where: float
-) -> None:
-    low, high = min(one, other, 0.0), max(one, other, 0.0)
-    x = np.array([low, high, low + where * (high - low)])
-    scale, _ = affine_uint8(low, high)
-    step = scale if high - low > 255e-30 else 1e-27  # what is this small counts as zero
-    assert np.abs(quantized(x, low, high) - x).max() <= 0.5 * step * (1 + 1e-6)
-
-
-@given(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6), st.floats(1, 100))
-def test_values_outside_are_clipped_to_the_ends(below: float, above: float, factor: float) -> None:
-    scale, _ = affine_uint8(-below, above)
-    ends = quantized(np.array([-below * factor, above * factor]), -below, above)
-    assert abs(ends[0] + below) <= 0.5 * scale * (1 + 1e-6)
-    assert abs(ends[1] - above) <= 0.5 * scale * (1 + 1e-6)
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (0.0, 255.0, (1.0, 0)),
-        (-255.0, 0.0, (1.0, 255)),
-        (-127.5, 127.5, (1.0, 128)),
-        (10.0, 255.0, (1.0, 0)),  # widened to hold zero
-        (-255.0, -10.0, (1.0, 255)),
-        (0.0, 0.0, (1.0, 0)),
-        (-1e-45, 1e-45, (1.0, 0)),
-    ],
-)
-def test_known_ranges(low: float, high: float, expected: tuple[float, int]) -> None:
-    assert affine_uint8(low, high) == expected
 
 
 # -- range methods -------------------------------------------------------------------------------------------
@@ -138,7 +83,7 @@ def test_mse_lowers_the_real_error_on_real_looking_data() -> None:
     stats = stats_of(array)
 
     def error(method: str) -> float:
-        return float(np.mean((quantized(array, *choose_range(stats, method)) - array) ** 2))  # type: ignore[arg-type]
+        return float(np.mean((Grid.affine(*choose_range(stats, method)).round_trip(array) - array) ** 2))  # type: ignore[arg-type]
 
     assert error("mse") < 0.9 * error("minmax")
 

@@ -21,7 +21,7 @@ from octune.plan import Op, Plan, Scheme
 from octune.repair import BIAS, SMOOTH
 
 INT8, MSE, FP32 = Scheme.int8(), Scheme.int8(range_method="mse"), Scheme.fp32()
-CORRECTED, SMOOTHED = Scheme.int8(repairs=(BIAS,)), Scheme.int8(repairs=(SMOOTH,))
+CORRECTED, SMOOTHED = Scheme.int8(repairs=(BIAS.name,)), Scheme.int8(repairs=(SMOOTH.name,))
 
 
 class Stopwatch:

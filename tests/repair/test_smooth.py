@@ -14,9 +14,10 @@ from octune.calibration import Observer, TensorStats
 from octune.errors import PlanError
 from octune.int8 import Limit
 from octune.plan import Scheme
-from octune.repair import SMOOTH, smoothing
+from octune.repair import SMOOTH
+from octune.repair.smooth import shared_smoothing, smoothing
 
-PLAIN, SMOOTHED = Scheme.int8(), Scheme.int8(repairs=(SMOOTH,))
+PLAIN, SMOOTHED = Scheme.int8(), Scheme.int8(repairs=(SMOOTH.name,))
 
 
 def observed(x: np.ndarray) -> TensorStats:
@@ -117,9 +118,32 @@ def test_convolutions_too(groups: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "scheme", [Scheme.int8(repairs=("magic",)), Scheme.int8("dynamic", repairs=(SMOOTH,))]
+    "scheme", [Scheme.int8(repairs=("magic",)), Scheme.int8("dynamic", repairs=(SMOOTH.name,))]
 )
 def test_a_repair_that_an_op_does_not_have_is_refused(scheme: Scheme) -> None:
     linear, x = case(1.0)
     with pytest.raises(PlanError, match="has no repair"):
         quantized_layer(linear, "linear", scheme, observed(x.numpy()), limit=Limit.PAIRS)
+
+
+@pytest.mark.parametrize("groups", [2, 4, 16])
+def test_ops_that_share_an_input_are_smoothed_by_the_weights_that_read_each_channel(groups: int) -> None:
+    """Grouped convolutions, written as plain ones with zeros, are smoothed alike."""
+    random = np.random.default_rng(0)
+    stats = observed((random.standard_normal((50, 16)) * random.uniform(0.1, 30, 16)).astype(np.float32))
+    sizes = random.uniform(0.01, 10, (2, 16)).astype(np.float32)
+    weights = []
+    for size in sizes:  # (outputs, inputs of a group): what reads a channel is as large as it is told
+        read = size.reshape(groups, 1, -1).repeat(32 // groups, axis=1)
+        weights.append((random.uniform(-1, 1, read.shape) * read).reshape(32, -1).astype(np.float32))
+    plain = [np.zeros((32, 16), np.float32) for _ in weights]
+    for wide, weight in zip(plain, weights, strict=True):
+        for output, row in enumerate(weight):
+            first = output // (32 // groups) * len(row)
+            wide[output, first : first + len(row)] = row
+    shared = shared_smoothing(stats, [(weight, groups) for weight in weights])
+    wanted = shared_smoothing(stats, [(weight, 1) for weight in plain])
+    assert np.array_equal(shared.multiplier, wanted.multiplier)
+    assert (shared.low, shared.high) == (wanted.low, wanted.high)
+    alone = shared_smoothing(stats, [(plain[0], 1)])
+    assert np.array_equal(alone.multiplier, smoothing(stats, plain[0]).multiplier)

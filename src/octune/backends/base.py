@@ -36,7 +36,11 @@ from octune.calibration import Ranges
 from octune.int8 import Limit
 from octune.plan import Op, Plan, Scheme
 
-__all__ = ["Backend", "Finalist", "Outputs", "SelfTest", "Settings", "Visit"]
+__all__ = ["B", "OUTPUT", "Backend", "Finalist", "Outputs", "SelfTest", "Settings", "Visit"]
+
+# An op's name stands for its input. What calibration keeps besides it has the op's name and one of these: its
+# output, and the second operand of a product of two activations.
+OUTPUT, B = ":output", ":b"
 
 # Hugging Face outputs by their names ("logits", "start_logits", ...), a tuple as "0", "1", ..., a bare tensor
 # as "output".
@@ -46,8 +50,8 @@ Outputs = Mapping[str, npt.NDArray[Any]]
 class Visit(Protocol):
     """What :meth:`Backend.observe` calls for every op that ran; ``array`` is None where no range is needed.
 
-    An op's name stands for its input. A backend that needs an output's range as well visits it as
-    ``name:output``, and the second operand of a product of two activations as ``name:b``.
+    An op's name stands for its input. A backend that needs an output's range as well visits it as ``name +
+    OUTPUT``, and the second operand of a product of two activations as ``name + B``.
     """
 
     def __call__(

@@ -2,6 +2,6 @@
 
 from octune.calibration.collect import collect
 from octune.calibration.observer import Observer, TensorStats
-from octune.calibration.ranges import Ranges, affine_uint8, choose_range
+from octune.calibration.ranges import Ranges, choose_range
 
-__all__ = ["Observer", "Ranges", "TensorStats", "affine_uint8", "choose_range", "collect"]
+__all__ = ["Observer", "Ranges", "TensorStats", "choose_range", "collect"]

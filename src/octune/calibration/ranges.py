@@ -2,7 +2,7 @@
 
 ranges = Ranges({"layer.query": stats})
 low, high = choose_range(ranges["layer.query"], "mse")
-scale, zero_point = affine_uint8(low, high)
+grid = Grid.affine(low, high)
 """
 
 from __future__ import annotations
@@ -17,31 +17,18 @@ import numpy.typing as npt
 
 from octune.calibration.observer import BINS, TensorStats
 from octune.errors import WorkspaceError
+from octune.int8 import Grid
 from octune.plan import RangeMethod
 
-__all__ = ["Ranges", "affine_uint8", "choose_range"]
+__all__ = ["Ranges", "choose_range"]
 
-LEVELS = 255
 PERCENTILE = 1e-4
 _SHRINKS = [float(shrink) for shrink in np.linspace(1.0, 0.3, 57)]
 
 
-def affine_uint8(low: float, high: float) -> tuple[float, int]:
-    """Scale and zero point that map [low, high], widened to hold zero, onto 0..255.
-
-    Zero must be exact: padding and ReLU produce it, and an offset there would be added to every output.
-    """
-    low, high = min(low, 0.0), max(high, 0.0)
-    # Below this the reciprocal of a float32 scale overflows; such a tensor is zero for every purpose.
-    scale = max((high - low) / LEVELS, 1e-30)
-    if scale <= 1e-30:
-        return 1.0, 0
-    return scale, int(np.clip(round(-low / scale), 0, LEVELS))
-
-
 def choose_range(stats: TensorStats, method: RangeMethod) -> tuple[float, float]:
-    """The range of an activation by one of the methods of the field. Every candidate asks; it is looked for
-    once.
+    """The range of an activation by one of the methods of the field. It is looked for once, however many
+    schemes ask.
     """
     if method not in stats.chosen:
         stats.chosen[method] = _chosen(stats, method)
@@ -60,8 +47,8 @@ def _chosen(stats: TensorStats, method: RangeMethod) -> tuple[float, float]:
 def _clipped(
     stats: TensorStats, full: tuple[float, float], measure: Callable[[TensorStats, float, float], float]
 ) -> tuple[float, float]:
-    """The range that a measure likes best: both ends drawn in together, then each by itself, since outliers
-    are often on one side.
+    """The range with the least value of a measure: both ends drawn in together, then each by itself, since
+    outliers are often on one side.
     """
     lows, highs = [full[0] * shrink for shrink in _SHRINKS], [full[1] * shrink for shrink in _SHRINKS]
     low, high = min(zip(lows, highs, strict=True), key=lambda ends: measure(stats, *ends))
@@ -78,15 +65,10 @@ def _percentile(stats: TensorStats, full: tuple[float, float]) -> tuple[float, f
     return max(full[0], min(float(low), 0.0)), min(full[1], max(float(high), 0.0))
 
 
-def _levels(values: npt.NDArray[np.float64], low: float, high: float) -> npt.NDArray[np.int64]:
-    scale, zero_point = affine_uint8(low, high)
-    return np.clip(np.round(values / scale) + zero_point, 0, LEVELS).astype(np.int64)
-
-
 def _squared_error(stats: TensorStats, low: float, high: float) -> float:
-    # Rounding inside a bin is as good as uniform, so its part is scale^2 / 12; clipping is read off the bin
+    # Rounding inside a bin is practically uniform, so its part is scale^2 / 12; clipping is read off the bin
     # centres.
-    scale, _ = affine_uint8(low, high)
+    scale = Grid.affine(low, high).scale
     centres = stats.centres
     clipped = np.clip(centres, low, high)
     return float(
@@ -103,7 +85,7 @@ def _divergence(stats: TensorStats, low: float, high: float) -> float:
     used = counts > 0
     if not used.any():
         return 0.0
-    levels = _levels(centres, low, high)
+    levels = Grid.affine(low, high).quantize(centres)
     mass = np.bincount(levels, weights=counts)
     width = np.bincount(levels, weights=used.astype(np.float64))
     image = np.where(used, mass[levels] / np.maximum(width[levels], 1), 0.0)

@@ -16,7 +16,7 @@ from octune.calibration import Ranges
 from octune.cost.cache import CostCache
 from octune.cost.load import Load
 from octune.plan import Op, Plan, Scheme
-from octune.repair import BIAS
+from octune.repair import repairs_of
 
 if TYPE_CHECKING:
     from octune.backends.base import Backend
@@ -145,10 +145,6 @@ def _surprising(times: Mapping[Key, float], jobs: Mapping[Key, tuple[Op, Scheme]
 
 
 def _kernel(scheme: Scheme) -> tuple[Any, ...]:
-    # A corrected bias is added like any other.
-    return (
-        scheme.dtype,
-        scheme.mode,
-        scheme.granularity,
-        tuple(repair for repair in scheme.repairs if repair != BIAS),
-    )
+    # Weights and biases that are other numbers take as long.
+    repairs = tuple(repair.name for repair in repairs_of(scheme) if repair.changes_kernel)
+    return (scheme.dtype, scheme.mode, scheme.granularity, repairs)

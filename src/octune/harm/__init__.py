@@ -2,6 +2,6 @@
 
 from octune.harm.groups import Group, interacting
 from octune.harm.plan_probe import WORST, PlanProbe
-from octune.harm.probe import output_change, probe
+from octune.harm.probe import output_change, output_spread, probe
 
-__all__ = ["Group", "PlanProbe", "WORST", "interacting", "output_change", "probe"]
+__all__ = ["Group", "PlanProbe", "WORST", "interacting", "output_change", "output_spread", "probe"]

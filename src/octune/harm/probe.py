@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from octune.calibration import Ranges
 from octune.plan import Plan, Scheme
@@ -19,7 +20,7 @@ from octune.plan import Plan, Scheme
 if TYPE_CHECKING:
     from octune.backends.base import Backend, Outputs
 
-__all__ = ["output_change", "probe"]
+__all__ = ["output_change", "output_spread", "probe"]
 
 
 def probe(
@@ -42,6 +43,12 @@ def output_change(wanted: Sequence[Outputs], got: Sequence[Outputs]) -> float:
             if array.ndim == 0 or not np.issubdtype(array.dtype, np.floating):
                 continue
             change += float(np.square(after[name] - array).sum())
-            centred = float(np.square(array - array.mean(axis=0)).sum())
-            spread += centred if centred > 1e-20 else float(np.square(array).sum())
+            spread += output_spread(array)
     return change / spread if spread > 0 else 0.0
+
+
+def output_spread(array: npt.NDArray[Any]) -> float:
+    """What changes of an output are relative to: its variance over samples, times their number."""
+    centred = float(np.square(array - array.mean(axis=0)).sum())
+    # A single sample, or a constant output: its change is compared with the output itself.
+    return centred if centred > 1e-20 else float(np.square(array).sum())

@@ -1,5 +1,5 @@
-"""Smoothing: outlier channels of an activation are made smaller, and the weights that read them larger by as
-much.
+"""Smoothing: outlier channels of an activation are made smaller, and the weights that read them larger by the
+same factor.
 
     found = smoothing(stats, weight)          # weight: (outputs, inputs), or (outputs, inputs of a group,
                                               height, width)
@@ -9,36 +9,26 @@ much.
 
 One channel that is a hundred times larger than the rest takes the range of all of them. Weights have a scale
 for every output, and can take some of it. How much moves over (alpha, as in SmoothQuant by Xiao et al., 2023)
-is chosen by the expected error of the product, from the largest value of each channel. For a chain of
-convolutions it is what is called cross-layer equalisation, done at the consumer: the producer is left as it
-was, so that every op's scheme is its own, and the compiled form multiplies and quantizes in one pass.
+is chosen by the expected error of the product, from the largest value of each channel. In a chain of
+convolutions this is cross-layer equalisation.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from octune.calibration.observer import TensorStats
+from octune.repair.base import Repair, Smoothing
 
-__all__ = ["SMOOTH", "Smoothing", "smoothing"]
+__all__ = ["SMOOTH", "shared_smoothing", "smoothing"]
 
-SMOOTH = "smooth"
 ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Smoothing:
-    """What to multiply every channel of the input by, and the range that the product then has."""
-
-    multiplier: npt.NDArray[np.float32]
-    low: float
-    high: float
 
 
 def smoothing(stats: TensorStats, weight: npt.NDArray[Any], groups: int = 1) -> Smoothing:
@@ -62,6 +52,26 @@ def smoothing(stats: TensorStats, weight: npt.NDArray[Any], groups: int = 1) -> 
     )
 
 
+def shared_smoothing(stats: TensorStats, weights: Sequence[tuple[npt.NDArray[Any], int]]) -> Smoothing:
+    """One smoothing for all ops that read a tensor, so that it is still quantized once for all of them.
+    ``weights`` are theirs, each with its number of groups.
+    """
+    if len(weights) == 1:
+        return smoothing(stats, *weights[0])
+    return smoothing(stats, np.concatenate([_peaks(weight, groups) for weight, groups in weights]))
+
+
+def _peaks(weight: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
+    """(outputs, inputs): the largest weight of every kernel, which stands for it where several ops are
+    smoothed together.
+    """
+    outputs, inputs = weight.shape[:2]
+    peaks = np.abs(weight).reshape(outputs, inputs, -1).max(axis=2)
+    wide = np.zeros((outputs, groups, inputs), peaks.dtype)
+    wide[np.arange(outputs), np.arange(outputs) // (outputs // groups)] = peaks
+    return wide.reshape(outputs, -1)
+
+
 def _multiplier(inputs: Floats, weights: Floats, alpha: float) -> Floats:
     multiplier = weights ** (1 - alpha) / inputs**alpha
     return np.asarray(multiplier / np.exp(np.log(multiplier).mean()), dtype=np.float64)
@@ -81,3 +91,6 @@ def _expected_error(
         input_step**2 * (squares / np.square(divisor)).sum()
         + (np.square(weight_step).sum(axis=1) * typical).sum()
     )
+
+
+SMOOTH = Repair("smooth", smoothing=shared_smoothing)

@@ -16,14 +16,14 @@ from octune.calibration import Ranges
 from octune.config import match_ops
 from octune.errors import UnsupportedError
 from octune.plan import Op, RangeMethod, Scheme
-from octune.repair import SMOOTH
+from octune.repair import repairs_of
 
 if TYPE_CHECKING:
     from octune.config.schema import OpOptions, Quantization, TensorOptions
 
 __all__ = ["legal_ops"]
 
-# Tried by default: they cost nothing but a look at a histogram, and the least harmful is taken for every op.
+# Tried by default: they cost only a look at a histogram, and the least harmful is taken for every op.
 DEFAULT_METHODS: tuple[RangeMethod, ...] = ("minmax", "mse", "percentile")
 
 
@@ -81,13 +81,13 @@ def _expand(schemes: Iterable[Scheme], activation: TensorOptions, ranges: Ranges
             yield scheme
         elif ranges is None:
             continue
-        elif SMOOTH in scheme.repairs:
-            # Smoothing finds its own range, from the extremes.
+        elif any(repair.has_own_range for repair in repairs_of(scheme)):
+            # It is found from the extremes.
             if "minmax" in methods:
                 yield scheme
         elif scheme.repairs:
-            # What else is repaired is the weights: one range method, the one that is best on its own as often
-            # as not, is enough.
+            # Weights and biases are repaired alike in every range: one method, the one that is best by itself
+            # as often as not, is enough.
             yield replace(scheme, range_method="mse" if "mse" in methods else cast(RangeMethod, methods[0]))
         else:
             yield from (replace(scheme, range_method=cast(RangeMethod, method)) for method in methods)

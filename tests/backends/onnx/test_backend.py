@@ -124,7 +124,7 @@ def test_rounding_between_convolutions_counts_for_the_reader_whose_smoothing_rep
     case = cnn_case()
     backend = OnnxBackend(case.model, Settings(threads=2))
     ranges, feed = calibrated(backend, case.batches()), backend.split(case.batches()[0])[0]
-    plain, smooth = Scheme.int8(), Scheme.int8(repairs=(SMOOTH,))
+    plain, smooth = Scheme.int8(), Scheme.int8(repairs=(SMOOTH.name,))
     harm = backend.harm(
         {op.name: [plain, smooth] for op in backend.ops() if op.kind == "conv"}, ranges, [feed]
     )
@@ -138,8 +138,8 @@ def test_smoothing_goes_into_what_comes_before(name: str) -> None:
     backend = OnnxBackend(case.model, Settings(threads=2))
     ranges = calibrated(backend, case.batches())
     plain = int8_plan(backend, ranges)
-    can = {op.name for op in backend.ops() if any(SMOOTH in s.repairs for s in op.schemes)}
-    smoothed = plain.with_({op: Scheme.int8(repairs=(SMOOTH,)) for op in can})
+    can = {op.name for op in backend.ops() if any(SMOOTH.name in s.repairs for s in op.schemes)}
+    smoothed = plain.with_({op: Scheme.int8(repairs=(SMOOTH.name,)) for op in can})
     model = backend.apply(smoothed, ranges)
     feed = backend.split(case.images[1200:])[0]
     wanted = backend.run(backend.fp32_model(), feed)["logits"]
@@ -161,7 +161,9 @@ def test_a_smoothed_op_behind_a_float_one(tmp_path: Path) -> None:
     ranges, feed = calibrated(backend, case.batches()), backend.split(case.images[:50])[0]
     wanted = backend.run(backend.fp32_model(), feed)["logits"]
     for op in ("/convs.1/Conv", "/hidden/Gemm", "/head/Gemm"):
-        got = backend.run(backend.apply(Plan({op: Scheme.int8(repairs=(SMOOTH,))}), ranges), feed)["logits"]
+        got = backend.run(backend.apply(Plan({op: Scheme.int8(repairs=(SMOOTH.name,))}), ranges), feed)[
+            "logits"
+        ]
         assert np.abs(got - wanted).mean() < 0.05 * np.abs(wanted).mean()
 
 
@@ -196,8 +198,8 @@ def test_linear_layers_on_matrices_run_in_int8(way: str) -> None:
 
 
 def test_smoothing_leaves_what_runtimes_fuse(backend: OnnxBackend, ranges: Ranges) -> None:
-    can = {op.name for op in backend.ops() if any(SMOOTH in s.repairs for s in op.schemes)}
-    model = backend.apply(Plan({op: Scheme.int8(repairs=(SMOOTH,)) for op in can}), ranges)
+    can = {op.name for op in backend.ops() if any(SMOOTH.name in s.repairs for s in op.schemes)}
+    model = backend.apply(Plan({op: Scheme.int8(repairs=(SMOOTH.name,)) for op in can}), ranges)
     fused = _optimized(model.graph.whole())
     assert fused["BiasGelu"] == 2
     assert fused["Erf"] == 0

@@ -7,13 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import octune.backends.tensorflow.int8.support as module
 from octune.backends.tensorflow.clean.formula import activation_of, regions
 from octune.backends.tensorflow.graph.graph import FrozenGraph, Graph, attribute, weight_bytes
-from octune.backends.tensorflow.int8.ranges import Range
 from octune.backends.tensorflow.int8.rewrite import Rewriter
 from octune.backends.tensorflow.int8.support import support
 from octune.backends.tensorflow.int8.weights import Int8Weight, Weights
@@ -184,18 +181,6 @@ def test_a_wrong_kernel_is_told_with_its_numbers(monkeypatch: pytest.MonkeyPatch
     assert found["layer_0/query/MatMul"].error > 0.1 > found["layer_0/query/MatMul"].bound
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6))
-def test_ranges_hold_zero_at_a_whole_level(a: float, b: float) -> None:
-    span = Range.affine(min(a, b), max(a, b))
-    scale = (span.high - span.low) / 255
-    assert span.low <= 0 <= span.high
-    assert scale > 0
-    assert abs(-span.low / scale - round(-span.low / scale)) < 1e-6
-    x = np.linspace(min(a, b, 0), max(a, b, 0), 100)
-    assert np.abs(span.rounded(x) - x).max() <= 1.01 * scale + 1e-6 * max(abs(a), abs(b))
-
-
 def test_bytes_are_those_of_the_constants() -> None:
     graph: FrozenGraph = frozen(
         lambda: {"y": dense(v1.placeholder(tf.float32, [None, 10], "x"), 20, "layer")}
@@ -212,7 +197,7 @@ def test_int8_weights_are_made_once_and_the_oldest_go_first() -> None:
     )
 
     def made(cache: Weights, number: int, *, signed: bool = False) -> Int8Weight:
-        return cache.int8(sites[number], "per_channel", signed=signed)
+        return cache.int8(sites[number], Scheme.int8(), signed=signed)
 
     assert made(roomy, 0) is made(roomy, 0)
     assert made(roomy, 0) is not made(roomy, 0, signed=True)

@@ -25,8 +25,11 @@ from tests.machines import runnable
 from . import cnns
 from .graphs import Array, calibrated, error, frozen, normal, op_types, run, v1, weight
 
-PLAIN, SMOOTHED = Scheme.int8("static"), Scheme.int8("static", repairs=(SMOOTH,))
-CORRECTED, BOTH = Scheme.int8("static", repairs=(BIAS,)), Scheme.int8("static", repairs=(SMOOTH, BIAS))
+PLAIN, SMOOTHED = Scheme.int8("static"), Scheme.int8("static", repairs=(SMOOTH.name,))
+CORRECTED, BOTH = (
+    Scheme.int8("static", repairs=(BIAS.name,)),
+    Scheme.int8("static", repairs=(SMOOTH.name, BIAS.name)),
+)
 SHAPE = (8, 12, 12, 8)
 
 
@@ -209,12 +212,12 @@ def positive(kind: str) -> Callable[[], dict[str, tf.Tensor]]:
 
 
 @pytest.mark.parametrize("kind", ["matmul", "conv2d", "depthwise"])
-@pytest.mark.parametrize("repairs", [(BIAS,), (SMOOTH, BIAS)], ids=str)
+@pytest.mark.parametrize("repairs", [(BIAS.name,), (SMOOTH.name, BIAS.name)], ids=str)
 def test_a_corrected_bias_takes_the_shift_of_rounded_weights_away(
     kind: str, repairs: tuple[str, ...]
 ) -> None:
     plain = Scheme.int8(
-        "static", granularity="per_tensor", repairs=tuple(repair for repair in repairs if repair != BIAS)
+        "static", granularity="per_tensor", repairs=tuple(repair for repair in repairs if repair != BIAS.name)
     )
     corrected = Scheme.int8("static", granularity="per_tensor", repairs=repairs)
     shift = {}
@@ -230,7 +233,9 @@ def test_only_static_schemes_have_repairs() -> None:
     graph, feed = frozen(positive("matmul")), {"x:0": normal(*SHAPE)}
     rewriter = Rewriter(graph)
     with pytest.raises(octune.OctuneError, match="no repair named 'bias'"):
-        rewriter.rewrite(Plan({"a": Scheme.int8("dynamic", repairs=(BIAS,))}), calibrated(rewriter, [feed]))
+        rewriter.rewrite(
+            Plan({"a": Scheme.int8("dynamic", repairs=(BIAS.name,))}), calibrated(rewriter, [feed])
+        )
 
 
 # -- blame, time, refusal ------------------------------------------------------------------------------------

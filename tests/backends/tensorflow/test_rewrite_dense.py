@@ -38,7 +38,7 @@ STATIC = Scheme.int8("static")
 SCHEMES = [
     STATIC,
     Scheme.int8("static", granularity="per_tensor"),
-    Scheme.int8("static", repairs=(SMOOTH,)),
+    Scheme.int8("static", repairs=(SMOOTH.name,)),
     Scheme.int8("dynamic"),
     Scheme.bf16(),
 ]
@@ -380,7 +380,7 @@ def test_smoothing_saves_an_input_with_an_outlier_channel(alone: bool) -> None:
 
     _, _, off = converted(frozen(build), {"x:0": normal(64, 32)})
     _, made, repaired = converted(
-        frozen(build), {"x:0": normal(64, 32)}, Scheme.int8("static", repairs=(SMOOTH,))
+        frozen(build), {"x:0": normal(64, 32)}, Scheme.int8("static", repairs=(SMOOTH.name,))
     )
     assert op_types(made).count("QuantizeV2") == 1
     # Folded into the layer normalisation where only smoothed ops read it, else one Mul for both.

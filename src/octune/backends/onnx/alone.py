@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
-from octune.backends.onnx.discover import OUTPUT, B, Found
+from octune.backends.base import OUTPUT, B
+from octune.backends.onnx.discover import Found
 from octune.backends.onnx.graph import Array, Model, View
 from octune.backends.onnx.insert import quantized_graph
 from octune.backends.onnx.runtimes import ONNX_RUNTIME, session

@@ -13,26 +13,10 @@ from onnx import NodeProto, TensorProto
 
 from octune.backends.onnx.graph import Array, View, attribute
 from octune.plan import Op, Scheme
-from octune.repair import BIAS, SMOOTH
+from octune.repair import static_schemes
 
-__all__ = ["B", "Found", "OUTPUT", "discover"]
+__all__ = ["Found", "discover"]
 
-# Under which names calibration keeps what it saw beside an op's (first) input.
-OUTPUT, B = ":output", ":b"
-
-_REPAIRED = tuple(Scheme.int8("static", repairs=repairs) for repairs in ((BIAS,), (SMOOTH,), (SMOOTH, BIAS)))
-_STATIC = (Scheme.int8("static"), *_REPAIRED, Scheme.int8("static", granularity="per_tensor"))
-_DENSE = (*_STATIC, Scheme.int8("dynamic"), Scheme.int8("dynamic", granularity="per_tensor"), Scheme.fp32())
-SCHEMES: dict[str, tuple[Scheme, ...]] = {
-    "matmul": _DENSE,
-    "gemm": _DENSE,
-    # Dynamic convolutions are slower than fp32 on every CPU runtime.
-    "conv": (*_STATIC, Scheme.fp32()),
-    "conv_transpose": (*_STATIC, Scheme.fp32()),
-    # Both operands are activations, each with one range.
-    "attention": (Scheme.int8("static", granularity="per_tensor"), Scheme.fp32()),
-    "embedding": (Scheme.int8("weight"), Scheme.int8("weight", granularity="per_tensor"), Scheme.fp32()),
-}
 FLOAT_ONLY = (Scheme.fp32(),)
 SMALL_TABLE = 1 << 14
 
@@ -72,6 +56,22 @@ class Found:
     @property
     def channel_axis(self) -> int:
         return 1 if self.is_conv else -1
+
+
+def _schemes(kind: str) -> tuple[Scheme, ...]:
+    """What a kind of op can run as."""
+    if kind == "attention":  # both operands are activations, each with one range
+        return (Scheme.int8("static", granularity="per_tensor"), Scheme.fp32())
+    if kind == "embedding":
+        return (Scheme.int8("weight"), Scheme.int8("weight", granularity="per_tensor"), Scheme.fp32())
+    if kind in ("conv", "conv_transpose"):  # dynamic ones are slower than fp32 on every CPU runtime
+        return (*static_schemes(), Scheme.fp32())
+    return (
+        *static_schemes(),
+        Scheme.int8("dynamic"),
+        Scheme.int8("dynamic", granularity="per_tensor"),
+        Scheme.fp32(),
+    )
 
 
 def discover(view: View) -> list[Found]:
@@ -115,7 +115,7 @@ def _matmul(view: View, index: int, node: NodeProto) -> Found:
             return _left(index, node, "attention", "one of its operands is a vector")
         if node.input[0] == node.input[1]:
             return _left(index, node, "attention", "it multiplies a tensor with itself")
-        return Found(Op(node.name, "attention", SCHEMES["attention"], 0, signature="MatMul"), index, node)
+        return Found(Op(node.name, "attention", _schemes("attention"), 0, signature="MatMul"), index, node)
     if weight.ndim != 2:
         return _left(index, node, "matmul", f"its weight has {weight.ndim} dimensions; 2 are expected")
     return _weighted(index, node, "matmul", weight.T, signature=f"MatMul{list(weight.shape)}")
@@ -204,7 +204,7 @@ def _weighted(
     if not np.isfinite(weight).all():
         return _left(index, node, kind, "its weight holds infinities or NaN")
     return Found(
-        Op(node.name, kind, SCHEMES[kind], int(weight.size), signature), index, node, weight, groups, bias
+        Op(node.name, kind, _schemes(kind), int(weight.size), signature), index, node, weight, groups, bias
     )
 
 

@@ -28,7 +28,7 @@ from octune.backends.onnx.push import Pushes
 from octune.backends.onnx.runtimes import session
 from octune.harm import output_change
 from octune.plan import Scheme
-from octune.repair import SMOOTH
+from octune.repair import repairs_of
 
 __all__ = ["first_order_harm"]
 
@@ -94,7 +94,7 @@ def first_order_harm(
                 for scheme in candidates.get(reader.op, ()):
                     if scheme.mode == "static":
                         values[reader.op, scheme] = values.get((reader.op, scheme), 0.0) + extra[
-                            SMOOTH in scheme.repairs
+                            repairs_of(scheme).smooths
                         ] / len(feeds)
     return _one_range_for_all(values, items, view)
 

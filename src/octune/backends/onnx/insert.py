@@ -21,7 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
-from octune.backends.onnx.discover import OUTPUT, B, Found
+from octune.backends.base import OUTPUT, B
+from octune.backends.onnx.discover import Found
 from octune.backends.onnx.edit import Edit
 from octune.backends.onnx.graph import Array, Model, View, attribute
 from octune.backends.onnx.runtimes import Runtime
@@ -29,9 +30,9 @@ from octune.backends.onnx.smooth import Smoother, output_range
 from octune.backends.onnx.smoothed import Smoothed
 from octune.backends.onnx.stored import Stored
 from octune.backends.onnx.weights import WeightStore
-from octune.calibration import Ranges, affine_uint8, choose_range
+from octune.calibration import Ranges, choose_range
 from octune.errors import PlanError
-from octune.int8 import LARGEST, Int8Weight
+from octune.int8 import LARGEST, Grid, Int8Weight
 from octune.plan import Plan, Scheme
 
 __all__ = ["quantized_graph", "site_of"]
@@ -145,21 +146,18 @@ class _Insertion:
 
     def _pair(self, tensor: str, low: float, high: float, signed: bool, largest: int) -> Site:
         edit = self.edit
-        zero: Array
-        if signed:
-            scale = max(-low, high) / largest or 1.0
-            zero = np.int8(0)  # type: ignore[assignment]
-        else:
-            scale, point = affine_uint8(low, high)
-            zero = np.uint8(point)  # type: ignore[assignment]
-        parameters = [edit.tensor(f"{tensor}/scale", np.float32(scale)), edit.tensor(f"{tensor}/zero", zero)]
+        grid = Grid.symmetric(max(-low, high), largest) if signed else Grid.affine(low, high)
+        parameters = [
+            edit.tensor(f"{tensor}/scale", np.asarray(grid.scale, np.float32)),
+            edit.tensor(f"{tensor}/zero", np.asarray(grid.zero_point, np.int8 if signed else np.uint8)),
+        ]
         quantized = edit.after(
             tensor, "QuantizeLinear", [tensor, *parameters], edit.name(f"{tensor}/quantized")
         )
         dequantized = edit.after(
             tensor, "DequantizeLinear", [quantized, *parameters], edit.name(f"{tensor}/dequantized")
         )
-        return Site(quantized, dequantized, scale, [])
+        return Site(quantized, dequantized, grid.scale, [])
 
     def _rewire(self, item: Found, slot: int, tensor: str, replacement: str) -> None:
         """Let an op read ``replacement`` where ``tensor``, or what it was moved from, came in."""
@@ -276,7 +274,7 @@ class _Insertion:
     def _embedding(self, item: Found, scheme: Scheme) -> None:
         """Rows are read as int8, and scaled after that."""
         edit, name = self.edit, item.op.name
-        packed = self.store.get(item, scheme.granularity)
+        packed = self.store.get(item, scheme)
         table = edit.tensor(f"{name}/weight_int8", packed.values)
         rows, wide = edit.name(f"{name}/rows"), edit.name(f"{name}/wide")
         nodes = [

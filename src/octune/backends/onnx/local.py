@@ -7,31 +7,24 @@ Numbers are those of the int8 kernels: integers times steps, up to the order of 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto, ValueInfoProto, helper
 
-from octune.backends.onnx.discover import OUTPUT, B, Found
+from octune.backends.base import OUTPUT, B
+from octune.backends.onnx.discover import Found
 from octune.backends.onnx.graph import Array, Model
 from octune.backends.onnx.runtimes import session
 from octune.backends.onnx.smooth import Group, Smoother, output_range
-from octune.backends.onnx.weights import WeightStore, per_input
-from octune.calibration import Ranges, affine_uint8, choose_range
+from octune.backends.onnx.weights import WeightStore
+from octune.calibration import Ranges, choose_range
+from octune.int8 import Grid
 from octune.plan import Scheme
-from octune.repair import BIAS, SMOOTH, bias_correction
+from octune.repair import repairs_of
 
-__all__ = ["LocalErrors", "on_grid"]
+__all__ = ["LocalErrors"]
 
 FEW = 256
-
-
-def on_grid(array: Array, low: float, high: float) -> Array:
-    """What is left of numbers when they are quantized to uint8 in a range."""
-    scale, zero = affine_uint8(low, high)
-    levels = np.clip(np.rint(array / np.float32(scale)) + zero, 0, 255)
-    return np.asarray((levels - zero) * np.float32(scale), np.float32)
 
 
 class LocalErrors:
@@ -62,7 +55,7 @@ class LocalErrors:
         if self._about is None or self._about[0] is not item or self._about[1] is not x:
             self._about, self._products = (item, x), {}
         if item.op.kind == "embedding":
-            return np.asarray(self._store.get(item, scheme.granularity).dequantized()[x] - y, np.float32)
+            return np.asarray(self._store.get(item, scheme).dequantized()[x] - y, np.float32)
         if item.op.kind == "attention":
             return self._attention(item, scheme, x, b, y)
         return self._weighted(item, scheme, x, y, owns_output, few and not item.is_conv)
@@ -80,15 +73,16 @@ class LocalErrors:
             raise ValueError(f"{item.op.name} needs two operands")
         low, high = choose_range(self._ranges[item.op.name], scheme.range_method or "minmax")
         ends = choose_range(self._ranges[item.op.name + B], scheme.range_method or "minmax")
-        step = np.float32(max(-ends[0], ends[1]) / self._store.largest_activation or 1.0)
-        signed = np.clip(np.rint(b / step), -128, 127) * step
-        return np.asarray(np.matmul(on_grid(x, low, high), signed) - y, np.float32)
+        second = Grid.symmetric(max(-ends[0], ends[1]), self._store.largest_activation)
+        product = np.matmul(Grid.affine(low, high).round_trip(x), second.round_trip(b))
+        return np.asarray(product - y, np.float32)
 
     def _weighted(
         self, item: Found, scheme: Scheme, x: Array, y: Array, owns_output: bool, few: bool
     ) -> Array:
         name, multiplier, stats = item.op.name, None, self._ranges.get(item.op.name)
-        group = self._smoother.group(item, self._ranges) if SMOOTH in scheme.repairs else None
+        repairs = repairs_of(scheme)
+        group = self._smoother.group(item, self._ranges) if repairs.smooths else None
         if group is not None:
             multiplier = group.smoothing.multiplier
             x = x * (multiplier if not item.is_conv else multiplier.reshape(-1, *[1] * (x.ndim - 2)))
@@ -99,20 +93,17 @@ class LocalErrors:
             low, high = choose_range(stats, scheme.range_method or "minmax")
         if few:
             x, y = _some_rows(x), _some_rows(y)
-        weight = self._store.get(item, scheme.granularity, multiplier).dequantized()
-        key = (low, high, scheme.granularity, multiplier is None, few)
-        if key not in self._products:  # schemes that differ in the bias alone share their product
-            self._products[key] = self._compute(item, on_grid(x, low, high), weight)
+        packed = self._store.get(item, scheme, multiplier)
+        weight = packed.dequantized()
+        # The store keeps every weight, so that its id stays its own: schemes that differ in the bias alone
+        # share it, and the product.
+        key = (low, high, id(packed), few)
+        if key not in self._products:
+            self._products[key] = self._compute(item, Grid.affine(low, high).round_trip(x), weight)
         got = self._products[key]
-        if BIAS in scheme.repairs and stats is not None and item.weight is not None:
-            exact = (
-                item.weight
-                if multiplier is None
-                else item.weight / per_input(multiplier, item.weight, item.groups)
-            )
-            if multiplier is not None and stats.channel_mean.size:
-                stats = replace(stats, channel_mean=stats.channel_mean * multiplier)
-            got = got + _along(bias_correction(stats, exact, weight, item.groups), item, got.ndim)
+        if repairs.corrects_bias and stats is not None and item.weight is not None:
+            shift = repairs.bias_shift(stats, item.weight, weight, item.groups, multiplier)
+            got = got + _along(shift, item, got.ndim)
         if item.bias is not None:
             got = got + _along(item.bias, item, got.ndim)
         if owns_output and name + OUTPUT in self._ranges:
@@ -130,10 +121,9 @@ class LocalErrors:
             self._ranges, item.op.name, factors, choose_range(seen, scheme.range_method or "minmax")
         )
         wide = np.float32(1.0) if factors is None else _along(factors, item, y.ndim)
-        # What a ReLU drops is no error: its range begins at zero.
-        return np.asarray(
-            on_grid(got * wide, low, high) / wide - (np.maximum(y, 0.0) if seen.low >= 0 else y), np.float32
-        )
+        rounded = Grid.affine(low, high).round_trip(got * wide) / wide
+        # What a ReLU drops is not an error: its range begins at zero.
+        return np.asarray(rounded - (np.maximum(y, 0.0) if seen.low >= 0 else y), np.float32)
 
     def _compute(self, item: Found, x: Array, weight: Array) -> Array:
         if not item.is_conv:

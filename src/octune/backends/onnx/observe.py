@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 import onnxruntime as ort
 from onnx import ValueInfoProto
 
-from octune.backends.base import Visit
+from octune.backends.base import OUTPUT, B, Visit
 from octune.backends.onnx.batches import Feed
-from octune.backends.onnx.discover import OUTPUT, B, Found
+from octune.backends.onnx.discover import Found
 from octune.backends.onnx.edit import Edit
 from octune.backends.onnx.graph import Model, View
 from octune.backends.onnx.insert import site_of

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from octune.backends.onnx.discover import OUTPUT, Found
+from octune.backends.base import OUTPUT
+from octune.backends.onnx.discover import Found
 from octune.backends.onnx.fold import Fold, find_fold
 from octune.backends.onnx.graph import Array, View
 from octune.calibration import Ranges, TensorStats
-from octune.repair import Smoothing, smoothing
+from octune.repair import Smoothing, shared_smoothing
 
 __all__ = ["Group", "Smoother"]
 
@@ -84,13 +85,7 @@ class Smoother:
             peaks = stats.channel_max.reshape(distinct, -1).max(axis=1)
             weights = [w.reshape(w.shape[0], distinct, -1) for w in weights]
             stats = replace(stats, channel_max=peaks)
-        # Of several readers, the largest weight of every kernel stands for it.
-        joined = (
-            weights[0]
-            if len(weights) == 1
-            else np.concatenate([np.abs(w).reshape(*w.shape[:2], -1).max(axis=2) for w in weights])
-        )
-        made = smoothing(stats, joined, groups)
+        made = shared_smoothing(stats, [(weight, groups) for weight in weights])
         wide = np.repeat(made.multiplier, channels // distinct)
         return Group(tensor, members, Smoothing(wide, made.low, made.high), fold, made.multiplier)
 

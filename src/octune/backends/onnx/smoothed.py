@@ -12,7 +12,7 @@ from octune.backends.onnx.graph import Array
 from octune.backends.onnx.smooth import Group, Smoother
 from octune.calibration import Ranges
 from octune.plan import Scheme
-from octune.repair import SMOOTH
+from octune.repair import repairs_of
 
 __all__ = ["Smoothed"]
 
@@ -33,7 +33,9 @@ class Smoothed:
         self._folded: set[str] = set()
         self._multiplied: dict[str, str] = {}
         groups = {
-            item.op.name: smoother.group(item, ranges) for item, scheme in planned if SMOOTH in scheme.repairs
+            item.op.name: smoother.group(item, ranges)
+            for item, scheme in planned
+            if repairs_of(scheme).smooths
         }
         self._groups = {name: group for name, group in groups.items() if group is not None}
         for group in {id(group): group for group in self._groups.values()}.values():

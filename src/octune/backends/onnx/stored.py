@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
 from octune.backends.onnx.discover import Found
 from octune.backends.onnx.edit import Edit
 from octune.backends.onnx.graph import Array
-from octune.backends.onnx.weights import WeightStore, per_input
+from octune.backends.onnx.weights import WeightStore
 from octune.calibration import Ranges
 from octune.int8 import Int8Weight, by_output
 from octune.plan import Scheme
-from octune.repair import BIAS, bias_correction
+from octune.repair import repairs_of
 
 __all__ = ["Stored"]
 
@@ -33,20 +32,13 @@ class Stored:
         """int8 weights and the bias that goes with them (None: no bias), both with the output's factors in
         them.
         """
-        packed = self._store.get(item, scheme.granularity, multiplier)
+        packed = self._store.get(item, scheme, multiplier)
         bias = item.bias
-        if BIAS in scheme.repairs and item.op.name in self._ranges and item.weight is not None:
-            stats, weight = self._ranges[item.op.name], item.weight
-            if multiplier is not None:
-                weight = weight / per_input(multiplier, weight, item.groups)
-                stats = replace(
-                    stats,
-                    channel_mean=stats.channel_mean * multiplier
-                    if stats.channel_mean.size
-                    else stats.channel_mean,
-                )
-            correction = bias_correction(stats, weight, packed.dequantized(), item.groups)
-            bias = correction if bias is None else bias + correction
+        stats = self._ranges.get(item.op.name)
+        repairs = repairs_of(scheme)
+        if repairs.corrects_bias and stats is not None and item.weight is not None:
+            shift = repairs.bias_shift(stats, item.weight, packed.dequantized(), item.groups, multiplier)
+            bias = shift if bias is None else bias + shift
         factors = self._factors.get(item.op.name)
         if factors is None:
             return packed, bias

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from octune.backends.base import Backend, Finalist, Outputs, SelfTest, Settings, Visit
+from octune.backends.base import OUTPUT, Backend, Finalist, Outputs, SelfTest, Settings, Visit
 from octune.backends.torch import storage
 from octune.backends.torch.batches import Call, Splitter, named_outputs, the_input
 from octune.backends.torch.batchnorm import fold_batchnorms
@@ -160,7 +160,7 @@ class TorchBackend(Backend):
         def hook(module: nn.Module, args: tuple[Any, ...], output: torch.Tensor) -> None:
             # The extremes alone: the sum of two convolutions is quantized by them in the compiled form.
             visit(
-                _output(op.name),
+                op.name + OUTPUT,
                 torch.stack(torch.aminmax(output.detach().float())).numpy(),
                 shape=tuple(output.shape),
             )
@@ -198,7 +198,7 @@ class TorchBackend(Backend):
     # -- act -------------------------------------------------------------------------------------------------
 
     def _layer(self, found: Found, scheme: Scheme, ranges: Ranges) -> Layer:
-        seen, given = ranges.get(found.op.name), ranges.get(_output(found.op.name))
+        seen, given = ranges.get(found.op.name), ranges.get(found.op.name + OUTPUT)
         return quantized_layer(found.module, found.op.kind, scheme, seen, given, limit=self.limit)
 
     def apply(self, plan: Plan, ranges: Ranges) -> nn.Module:
@@ -287,8 +287,3 @@ class TorchBackend(Backend):
 
     def environment(self) -> dict[str, Any]:
         return {**super().environment(), "torch": str(torch.__version__), "threads": torch.get_num_threads()}
-
-
-def _output(name: str) -> str:
-    """Under which name calibration keeps what it saw of an op's output."""
-    return f"{name}:output"

@@ -16,38 +16,25 @@ from torch import nn
 from octune.backends.torch.geometry import geometry_of
 from octune.machine import probe_machine
 from octune.plan import Op, Scheme
-from octune.repair import BIAS, SMOOTH
+from octune.repair import static_schemes
 
 __all__ = ["Found", "discover", "kind_of"]
 
-_REPAIRED = tuple(Scheme.int8("static", repairs=repairs) for repairs in ((BIAS,), (SMOOTH,), (SMOOTH, BIAS)))
-_DENSE = (
-    Scheme.int8("static"),
-    *_REPAIRED,
-    Scheme.int8("static", granularity="per_tensor"),
-    Scheme.int8("dynamic"),
-    Scheme.int8("dynamic", granularity="per_tensor"),
-    Scheme.bf16(),
-    Scheme.fp32(),
-)
-SCHEMES: dict[str, tuple[Scheme, ...]] = {
-    "linear": _DENSE,
-    "conv1d": _DENSE,
-    # Dynamic ranges cost a pass over the whole image before the convolution can begin: never worth it.
-    "conv2d": (
-        Scheme.int8("static"),
-        *_REPAIRED,
-        Scheme.int8("static", granularity="per_tensor"),
-        Scheme.bf16(),
-        Scheme.fp32(),
-    ),
-    "embedding": (
-        Scheme.int8("weight"),
-        Scheme.int8("weight", granularity="per_tensor"),
-        Scheme.bf16(),
-        Scheme.fp32(),
-    ),
-}
+
+def _schemes(kind: str) -> tuple[Scheme, ...]:
+    """What a kind of module can run as, the CPU permitting."""
+    floats = (Scheme.bf16(), Scheme.fp32())
+    if kind == "embedding":
+        return (Scheme.int8("weight"), Scheme.int8("weight", granularity="per_tensor"), *floats)
+    if kind == "conv2d":
+        # Dynamic ranges cost a pass over the whole image before the convolution can begin: never worth it.
+        return (*static_schemes(), *floats)
+    return (
+        *static_schemes(),
+        Scheme.int8("dynamic"),
+        Scheme.int8("dynamic", granularity="per_tensor"),
+        *floats,
+    )
 
 
 OWN = "{} computes something of its own"
@@ -91,7 +78,7 @@ def discover(model: nn.Module) -> list[Found]:
         weight = module.get_parameter("weight") if "weight" in module._parameters else None
         aliases = tuple(places[id(module)][1:])
         notes = [f"shared: also stands at {', '.join(aliases)}"] if aliases else []
-        schemes = tuple(scheme for scheme in SCHEMES[kind] if machine.runs(scheme.dtype))
+        schemes = tuple(scheme for scheme in _schemes(kind) if machine.runs(scheme.dtype))
         if weight is None:
             schemes, notes = (Scheme.fp32(),), ["its weight is computed (a parametrization), not stored"]
         else:

@@ -16,6 +16,7 @@ from torch import nn
 
 from octune.backends.torch.batches import Call, the_input
 from octune.backends.torch.layers import Layer
+from octune.harm import output_spread
 from octune.plan import Scheme
 
 __all__ = ["first_order_harm"]
@@ -40,7 +41,7 @@ def first_order_harm(
     totals: dict[Key, float] = {
         (name, scheme): 0.0 for name, schemes in candidates.items() for scheme in schemes
     }
-    variance, rows = 0.0, 0
+    variance = 0.0
     for call in calls:
         try:
             gradients, spread = _gradients(model, modules, call, generator)
@@ -48,11 +49,10 @@ def first_order_harm(
             return None
         if any(gradient is None for draw in gradients for gradient in draw.values()):
             return None
-        variance += spread * call.batch_size
-        rows += call.batch_size
+        variance += spread
         for key, value in _errors(model, modules, candidates, make, call, gradients).items():
             totals[key] += value
-    if rows == 0 or variance <= 0:
+    if variance <= 0:
         return None
     # Sums over samples on both sides: the number of samples cancels.
     return {key: value / variance for key, value in totals.items()}
@@ -78,11 +78,7 @@ def _gradients(
     finally:
         for handle in handles:
             handle.remove()
-    spread = float(sum((out.detach() - out.detach().mean(dim=0)).square().sum() for out in result)) / max(
-        1, call.batch_size
-    )
-    if spread <= 1e-20:  # a single sample, or a constant output: compare with the output itself
-        spread = float(sum(out.detach().square().sum() for out in result)) / max(1, call.batch_size)
+    spread = sum(output_spread(out.detach().float().numpy()) for out in result)
     flat = [(name, tensor) for name, tensors in outputs.items() for tensor in tensors]
     draws = []
     for draw in range(DRAWS):

@@ -21,35 +21,16 @@ from torch import nn
 
 from octune.backends.torch.geometry import SAME, geometry_of, same_padding
 from octune.backends.torch.quantize import decomposed, grid, quantize, to_uint8
-from octune.calibration import TensorStats, affine_uint8, choose_range
+from octune.calibration import TensorStats, choose_range
 from octune.errors import PlanError
-from octune.int8 import Int8Weight, Limit, limited_again, quantize_weight
+from octune.int8 import Grid, Int8Weight, Limit, limited_again
 from octune.plan import Scheme
-from octune.repair import BIAS, SMOOTH, bias_correction, smoothing
+from octune.repair import repairs_of
 
 __all__ = ["LAYERS", "Int8Conv2d", "Int8Weights", "Layer", "quantized_layer"]
 
 # Any: the operators of this namespace are made at run time, and typed as such they would give Any everywhere.
 onednn: Any = torch.ops.onednn
-
-
-def _int8(weight: torch.Tensor, granularity: str | None, limit: Limit) -> tuple[torch.Tensor, torch.Tensor]:
-    """int8 values and the scale of every output."""
-    made = quantize_weight(weight.detach().numpy(), granularity, limit)
-    return torch.from_numpy(made.values), torch.from_numpy(
-        np.broadcast_to(made.scales, weight.shape[:1]).copy()
-    )
-
-
-def spread_over_inputs(numbers: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """One number for every input channel, laid out so that it meets the weights that read that channel."""
-    inputs, rest = weight.shape[1], (1,) * (weight.ndim - 2)
-    groups = numbers.numel() // inputs
-    return (
-        numbers.reshape(groups, 1, inputs, *rest)
-        .expand(groups, weight.shape[0] // groups, inputs, *rest)
-        .reshape(-1, inputs, *rest)
-    )
 
 
 _NO_GRID = (torch.empty(0), 0.0)  # compiled code has the grid in its graph
@@ -114,9 +95,12 @@ class Int8Weights(Layer):
     @property
     def weight(self) -> torch.Tensor:
         """The float weights that the int8 ones stand for; models sometimes look at their dtype or device."""
-        shape = (-1,) + (1,) * (self.weight_int8.ndim - 1)
-        weight = self.weight_int8.float() * self.weight_scale.reshape(shape)
-        return weight if self.smooth is None else weight * spread_over_inputs(self.smooth, weight)
+        one = (1,) * (self.weight_int8.ndim - 2)
+        weight = self.weight_int8.float() * self.weight_scale.reshape(-1, 1, *one)
+        if self.smooth is None:
+            return weight
+        by_group = self.smooth.reshape(-1, 1, weight.shape[1], *one)
+        return (weight.reshape(len(by_group), -1, *weight.shape[1:]) * by_group).reshape_as(weight)
 
     def _zero_points(self) -> torch.Tensor:
         return torch.zeros_like(self.weight_scale, dtype=torch.int32)
@@ -402,38 +386,39 @@ def quantized_layer(
             {} if family == "embedding" else {"bias": None if bias is None else bias.bfloat16()}
         )
         return LAYERS[f"bf16_{family}"](**where).set_tensors(**tensors)
-    unknown = set(scheme.repairs) - (
-        {BIAS, SMOOTH} if family != "embedding" and scheme.mode == "static" else set()
-    )
-    if unknown:
-        raise PlanError(f"A {kind} has no repair named {sorted(unknown)[0]!r} in {scheme}.")
+    repairs = repairs_of(scheme)
     if scheme.mode == "static" and (stats is None or scheme.range_method is None):
         raise PlanError(f"A static scheme ({scheme}) needs calibration data, and this op has none.")
-    weight = weight.detach().float()
+    floats, groups = weight.detach().float().numpy(), where.get("groups", 1)
     if scheme.mode != "static" or stats is None or scheme.range_method is None:
         # An embedding's rows are only read, never multiplied: there is nothing to overflow.
-        values, scale = _int8(weight, scheme.granularity, Limit.NONE if family == "embedding" else limit)
+        limit = Limit.NONE if family == "embedding" else limit
+        made = repairs.int8_weight(floats, groups, scheme.granularity, limit)
         if family == "embedding":
-            return Int8Embedding().set_tensors(weight_int8=values, weight_scale=scale)
-        return Int8DynamicLinear().set_tensors(weight_int8=values, weight_scale=scale, bias=bias)
-    groups, smooth = where.get("groups", 1), None
-    if SMOOTH in scheme.repairs:
-        found = smoothing(stats, weight.numpy(), groups)
-        smooth, input_range = torch.from_numpy(found.multiplier), (found.low, found.high)
-    else:
-        input_range = choose_range(stats, scheme.range_method)
-    values, scale = _int8(
-        weight if smooth is None else weight / spread_over_inputs(smooth, weight), scheme.granularity, limit
-    )
-    input_scale, zero_point = affine_uint8(*input_range)
+            return Int8Embedding().set_tensors(**_stored(made))
+        return Int8DynamicLinear().set_tensors(**_stored(made), bias=bias)
+    smoothing = repairs.smoothing(stats, [(floats, groups)])
+    multiplier = None if smoothing is None else smoothing.multiplier
+    made = repairs.int8_weight(floats, groups, scheme.granularity, limit, multiplier)
+    if repairs.corrects_bias:
+        shift = torch.from_numpy(repairs.bias_shift(stats, floats, made.dequantized(), groups, multiplier))
+        bias = shift if bias is None else bias.detach() + shift
     if family == "conv2d":
         where["input_shape"] = [1, *stats.shape[-3:]]
-        where["output"] = (
-            None if output is None or not output.finite else list(affine_uint8(output.low, output.high))
-        )
-    layer: Int8Weights = LAYERS[f"int8_{family}"](scale=input_scale, zero_point=zero_point, **where)  # type: ignore[assignment]
-    layer.set_tensors(weight_int8=values, weight_scale=scale, bias=bias, smooth=smooth)
-    if BIAS in scheme.repairs:
-        shift = torch.from_numpy(bias_correction(stats, weight.numpy(), layer.weight.numpy(), groups))
-        layer.set_tensors(bias=shift if bias is None else bias.detach() + shift)
-    return layer
+        where["output"] = None
+        if output is not None and output.finite:
+            given = Grid.affine(output.low, output.high)
+            where["output"] = [given.scale, given.zero_point]
+    low, high = (
+        choose_range(stats, scheme.range_method) if smoothing is None else (smoothing.low, smoothing.high)
+    )
+    read = Grid.affine(low, high)
+    layer = LAYERS[f"int8_{family}"](scale=read.scale, zero_point=read.zero_point, **where)
+    smooth = None if multiplier is None else torch.from_numpy(multiplier)
+    return layer.set_tensors(**_stored(made), bias=bias, smooth=smooth)
+
+
+def _stored(made: Int8Weight) -> dict[str, torch.Tensor]:
+    """int8 values and the scale of every output, as layers keep them."""
+    scales = np.broadcast_to(made.scales, made.values.shape[:1]).copy()
+    return {"weight_int8": torch.from_numpy(made.values), "weight_scale": torch.from_numpy(scales)}

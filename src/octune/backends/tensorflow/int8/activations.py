@@ -1,6 +1,6 @@
-"""int8 forms of activations, made once for all readers that want a tensor in the same range.
+"""int8 forms of activations, made once for all readers that want a tensor on the same grid.
 
-activations = Activations(graph, reference, shapes) activations.quantized("x:0", Range(-1.0, 3.0))
+activations = Activations(graph, reference, shapes) activations.quantized("x:0", Grid.affine(-1.0, 3.0))
 # -> Quantized: names of the int8 values and of the ends of their range
 """
 
@@ -15,24 +15,24 @@ from octune.backends.tensorflow.clean.layernorm import LAYERNORM
 from octune.backends.tensorflow.graph.emit import array_of, constant, node, quantize
 from octune.backends.tensorflow.graph.graph import Array, Graph, attribute, node_of
 from octune.backends.tensorflow.graph.shapes import Shapes
-from octune.backends.tensorflow.int8.ranges import Range
 from octune.backends.tensorflow.int8.site import Site
 from octune.backends.tensorflow.int8.wants import Group
 from octune.errors import PlanError
+from octune.int8 import Grid
 
 __all__ = ["Activations", "Quantized"]
 
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """A tensor in int8: the values, the ends of its range (tensors), and the range itself (None if it is
-    taken at run time).
+    """A tensor in int8: the values, the ends of its range (tensors), and its grid (None if that is found at
+    run time).
     """
 
     values: str
     low: str
     high: str
-    range: Range | None
+    grid: Grid | None
     rows: bool  # already [rows, columns]
 
 
@@ -50,26 +50,26 @@ class Activations:
 
     def provide(self, tensor: str, made: Quantized) -> None:
         """An op gives this tensor in int8 itself."""
-        self._known[tensor, made.range] = made
+        self._known[tensor, made.grid] = made
 
     def provide_smoothed(self, tensor: str, group: Group, made: Quantized, source: Quantized) -> None:
         """An op gives this tensor smoothed for a group, made from the int8 tensor ``source``."""
         self._smooth[tensor, group.multiplier.tobytes()] = made, source
 
-    def provided(self, tensor: str, wanted: Range) -> Quantized | None:
-        """The int8 form of a tensor in that range, if there is one."""
+    def provided(self, tensor: str, wanted: Grid) -> Quantized | None:
+        """The int8 form of a tensor on that grid, if there is one."""
         return self._known.get((tensor, wanted))
 
     def from_zero(self, tensor: str) -> Quantized | None:
         """The int8 form of a tensor that is never negative, if there is one."""
-        forms = (made for (name, _), made in self._known.items() if name == tensor and made.range is not None)
+        forms = (made for (name, _), made in self._known.items() if name == tensor and made.grid is not None)
         return next(
-            (made for made in forms if made.range and made.range.low == 0 and not made.range.signed), None
+            (made for made in forms if made.grid and made.grid.zero_point == 0 and not made.grid.signed), None
         )
 
     # -- what is made ----------------------------------------------------------------------------------------
 
-    def quantized(self, x: str, wanted: Range) -> Quantized:
+    def quantized(self, x: str, wanted: Grid) -> Quantized:
         """The int8 form of a float tensor."""
         if (x, wanted) not in self._known:
             name = self._graph.fresh(f"{node_of(x)}/quantize")
@@ -105,9 +105,9 @@ class Activations:
                 fits = site.is_conv or (self._shapes[site.x] or (None,))[-1] == self.inner(site)
                 x = site.x if fits else self.rows(site.x, self.inner(site), tf.float32, name)
                 self.scaled(name, x, group.multiplier)
-                made = self.quantized(f"{name}:0", group.range)
+                made = self.quantized(f"{name}:0", group.grid)
             else:
-                made = self.quantized(source, group.range)
+                made = self.quantized(source, group.grid)
             self._smooth[key] = replace(made, rows=self.is_matrix(site.x)), source or site.x
         return self._smooth[key]
 
@@ -115,7 +115,7 @@ class Activations:
         """A max pooling of int8 values. Order is the same for the integers as for what they stand for."""
         if (pool, made.values) not in self._pools:
             op, name = self._reference.nodes[pool], self._graph.fresh(f"{pool}/int8")
-            signed = made.range is not None and made.range.signed
+            signed = made.grid is not None and made.grid.signed
             # MaxPool knows these only by their plain names
             stored, plain = (tf.qint8, tf.int8) if signed else (tf.quint8, tf.uint8)
             how: dict[str, Any] = {

@@ -4,8 +4,8 @@
     emission.graph                      # the graph under the plan
     emission.pieces                     # what was replaced, for checking it piece by piece (see verify)
 
-Sites come in the order of computation, so whatever an op reads is there when it is its turn. Where everybody
-who reads an op's output wants it in int8 and in one range, the op gives just that.
+Sites come in the order of computation, so whatever an op reads is there when it is its turn. Where all
+readers of an op's output want it in int8 and on one grid, the op produces just that.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from octune.backends.tensorflow.graph.graph import Array, Graph, attribute, node
 from octune.backends.tensorflow.graph.shapes import Shapes
 from octune.backends.tensorflow.int8.activations import Activations, Quantized
 from octune.backends.tensorflow.int8.outputs import Outputs, is_pool
-from octune.backends.tensorflow.int8.ranges import Range, activation_range, stats_of
+from octune.backends.tensorflow.int8.ranges import activation_grid, stats_of
 from octune.backends.tensorflow.int8.site import KERNELS, Form, Site, geometry
 from octune.backends.tensorflow.int8.wants import Wants
 from octune.backends.tensorflow.int8.weights import Int8Weight, Weights
 from octune.calibration import Ranges
+from octune.int8 import Grid
 from octune.plan import Plan, Scheme
-from octune.repair import BIAS
+from octune.repair import repairs_of
 
 __all__ = ["Emission", "Piece"]
 
@@ -45,7 +46,7 @@ class Piece:
     result: str | Quantized
     weight: Int8Weight | None = None
     multiplier: Array | None = None  # smoothing: what the reference's input is multiplied by
-    input_range: Range | None = None
+    input_grid: Grid | None = None
     premultiplied: bool = False  # the source holds the smoothed input already
     addend: Quantized | None = None
     correction: Array | None = None  # what was added to the bias
@@ -97,8 +98,8 @@ class Emission:
 
     # -- what is wanted --------------------------------------------------------------------------------------
 
-    def _chain(self, form: Form) -> Range | None:
-        """The range in which all readers of a matmul want its output, if it is one and they are int8
+    def _chain(self, form: Form) -> Grid | None:
+        """The grid on which all readers of a matmul want its output, if it is one and they are int8
         matmuls.
         """
         if not self._reference.is_private(form.tail):
@@ -120,15 +121,15 @@ class Emission:
         return wanted.pop() if len(wanted) == 1 else None
 
     def _weight(
-        self, site: Site, scheme: Scheme, x: Quantized, divisor: Array | None
+        self, site: Site, scheme: Scheme, x: Quantized, multiplier: Array | None
     ) -> tuple[Int8Weight, Array | None]:
         """The int8 weight that meets ``x``, and what its bias is corrected by."""
-        signed = x.range is not None and x.range.signed
-        weight = self._weights.int8(site, scheme.granularity, divisor, signed=signed)
-        if BIAS not in scheme.repairs:
+        signed = x.grid is not None and x.grid.signed
+        weight = self._weights.int8(site, scheme, multiplier, signed=signed)
+        if not repairs_of(scheme).corrects_bias:
             return weight, None
         stats = stats_of(site, scheme, self._ranges)
-        return weight, self._weights.correction(site, scheme.granularity, stats, divisor, signed=signed)
+        return weight, self._weights.correction(site, scheme, stats, multiplier, signed=signed)
 
     def _parameters(
         self, site: Site, weight: Int8Weight, correction: Array | None, factors: Array | None = None
@@ -157,18 +158,18 @@ class Emission:
 
     def _dense(self, site: Site, scheme: Scheme) -> None:
         activations = self._activations
-        divisor: Array | None = None
+        multiplier: Array | None = None
         source: str | Quantized = site.x
         group = self._wants.smoothing(site)
         if group is not None:
-            divisor = group.multiplier
+            multiplier = group.multiplier
             x, source = activations.smoothed(group)
         elif scheme.mode == "dynamic":
             x = activations.dynamic(site)
         else:
-            x, source = self._input(site, activation_range(site, scheme, self._ranges))
+            x, source = self._input(site, activation_grid(site, scheme, self._ranges))
         form = site.summed or site.plain
-        weight, correction = self._weight(site, scheme, x, divisor)
+        weight, correction = self._weight(site, scheme, x, multiplier)
         kernel, bias, low, high = self._parameters(site, weight, correction)
         values = activations.matrix(x, activations.inner(site))
         output = self._chain(form) if form.addend is None else None
@@ -193,7 +194,7 @@ class Emission:
             self._sizes(site, form, result, lifted=lifted)
         elif lifted:
             self._lift(site, form.tail, name, tf.float32)
-        premultiplied = divisor is not None and source != site.x
+        premultiplied = multiplier is not None and source != site.x
         self.pieces.append(
             Piece(
                 site,
@@ -202,14 +203,14 @@ class Emission:
                 source,
                 result,
                 weight,
-                divisor,
-                x.range,
+                multiplier,
+                x.grid,
                 premultiplied,
                 correction=correction,
             )
         )
 
-    def _input(self, site: Site, wanted: Range) -> tuple[Quantized, str | Quantized]:
+    def _input(self, site: Site, wanted: Grid) -> tuple[Quantized, str | Quantized]:
         """A site's input in int8, and what it is made from: float, or the int8 output of another op."""
         made = self._activations.provided(site.x, wanted)
         if made is not None and any(piece.result == made for piece in self.pieces):
@@ -226,9 +227,9 @@ class Emission:
             return made, before
         return self._activations.quantized(site.x, wanted), site.x
 
-    def _ends(self, name: str, span: Range) -> tuple[str, str]:
-        return self._activations.constant(f"{name}/low", span.low), self._activations.constant(
-            f"{name}/high", span.high
+    def _ends(self, name: str, grid: Grid) -> tuple[str, str]:
+        return self._activations.constant(f"{name}/low", grid.low), self._activations.constant(
+            f"{name}/high", grid.high
         )
 
     def _lift(self, site: Site, name: str, rows: str, dtype: tf.DType) -> None:
@@ -312,12 +313,12 @@ class Emission:
             x, source = activations.smoothed(group)
             pool = self._pool(site) if isinstance(source, Quantized) else None
         else:
-            x, source = self._input(site, activation_range(site, scheme, self._ranges))
+            x, source = self._input(site, activation_grid(site, scheme, self._ranges))
             pool = self._pool(site) if isinstance(source, Quantized) and source != x else None
-        divisor = None if group is None else group.multiplier
+        multiplier = None if group is None else group.multiplier
         given = self._outputs.of(site, scheme)
-        form, output, summand, factors = given.form, given.range, given.summand, given.factors
-        weight, correction = self._weight(site, scheme, x, divisor)
+        form, output, summand, factors = given.form, given.grid, given.summand, given.factors
+        weight, correction = self._weight(site, scheme, x, multiplier)
         kernel, bias, low, high = self._parameters(site, weight, correction, factors)
         name = self.graph.fresh(f"{form.tail}/int8")
         ends = self._ends(name, output)
@@ -328,7 +329,7 @@ class Emission:
                 (x.values, kernel, bias),
                 (x.low, x.high, low, high),
                 ends,
-                signed=(x.range is not None and x.range.signed, output.signed),
+                signed=(x.grid is not None and x.grid.signed, output.signed),
                 relu=form.activation is not None,
                 summand=(summand.values, summand.low, summand.high, False) if summand else None,
                 geometry=geometry(self._reference.nodes[site.core]),
@@ -345,7 +346,7 @@ class Emission:
         else:
             self._dequantize(f"{name}/float", result)
             activations.scaled(form.tail, f"{name}/float", 1 / factors)
-        premultiplied = divisor is not None and source != site.x
+        premultiplied = multiplier is not None and source != site.x
         self.pieces.append(
             Piece(
                 site,
@@ -354,8 +355,8 @@ class Emission:
                 source,
                 result,
                 weight,
-                divisor,
-                x.range,
+                multiplier,
+                x.grid,
                 premultiplied,
                 summand,
                 correction,
@@ -366,7 +367,7 @@ class Emission:
 
     def _dequantize(self, name: str, made: Quantized) -> None:
         kind, how = (
-            (tf.qint8, "SCALED") if made.range is not None and made.range.signed else (tf.quint8, "MIN_FIRST")
+            (tf.qint8, "SCALED") if made.grid is not None and made.grid.signed else (tf.quint8, "MIN_FIRST")
         )
         inputs = [made.values, made.low, made.high]
         self.graph.add(

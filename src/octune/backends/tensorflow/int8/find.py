@@ -25,17 +25,12 @@ from octune.backends.tensorflow.int8.outputs import is_pool, passes_on
 from octune.backends.tensorflow.int8.site import Form, Site, geometry
 from octune.backends.tensorflow.int8.support import Support
 from octune.plan import Op, Scheme
-from octune.repair import BIAS, SMOOTH
+from octune.repair import static_schemes
 
 __all__ = ["Finder"]
 
 KINDS = {"MatMul": "matmul", "Conv2D": "conv2d", "DepthwiseConv2dNative": "depthwise_conv2d"}
-CONV = (
-    Scheme.int8("static"),
-    *(Scheme.int8("static", repairs=repairs) for repairs in ((BIAS,), (SMOOTH,), (SMOOTH, BIAS))),
-    Scheme.int8("static", granularity="per_tensor"),
-)
-DENSE = (*CONV, Scheme.int8("dynamic"), Scheme.int8("dynamic", granularity="per_tensor"))
+DYNAMIC = (Scheme.int8("dynamic"), Scheme.int8("dynamic", granularity="per_tensor"))
 ADDS = ("Add", "AddV2")
 # Ops whose output has as many rows as their first input, and ops that have the shape of their only varying
 # input.
@@ -117,7 +112,8 @@ class Finder:
         floats = (*((Scheme.bf16(),) if self._support.bf16 else ()), Scheme.fp32())
         able = self._support.matmul if kind == "matmul" else self._support.conv
         note = "" if able else self._support.why or f"TensorFlow {tf.__version__} has no int8 convolution"
-        schemes = ((DENSE if kind == "matmul" else CONV) if able else ()) + floats
+        int8 = (*static_schemes(), *(DYNAMIC if kind == "matmul" else ())) if able else ()
+        schemes = (*int8, *floats)
         columns = _columns(made, weight)
         lift, bias, plain, summed = self._fusion(made, columns, conv=kind != "matmul")
         x, path = self._source(made, weight) if kind == "matmul" else (self._graph.inputs(made)[0], ())

@@ -1,7 +1,7 @@
 """What an int8 convolution gives. Its kernel rounds its own output, so that must suit whoever reads it.
 
     outputs = Outputs(reference, wants, activations, ranges)
-    outputs.of(site, scheme)                        # Given: the form, the range, and what every channel is
+    outputs.of(site, scheme)                        # Given: the form, the grid, and what every channel is
                                                     multiplied by
 
 An output channel can be multiplied at no cost: it has a weight scale and a bias of its own. Where the next
@@ -17,11 +17,12 @@ from dataclasses import dataclass
 
 from octune.backends.tensorflow.graph.graph import Array, Graph, attribute, node_of
 from octune.backends.tensorflow.int8.activations import Activations, Quantized
-from octune.backends.tensorflow.int8.ranges import Range, equalising, output_range
+from octune.backends.tensorflow.int8.ranges import equalising, output_grid
 from octune.backends.tensorflow.int8.site import Form, Site
 from octune.backends.tensorflow.int8.wants import Group, Wants
 from octune.calibration import Ranges
 from octune.errors import PlanError
+from octune.int8 import Grid
 from octune.plan import Scheme
 
 __all__ = ["Given", "Outputs", "is_pool", "passes_on", "pools"]
@@ -34,7 +35,7 @@ class Given:
     """
 
     form: Form
-    range: Range
+    grid: Grid
     summand: Quantized | None = None
     factors: Array | None = None
     taker: Group | None = None
@@ -101,7 +102,7 @@ class Outputs:
         group = next(filter(None, map(self._wants.smoothing, self._wants.readers(tensor, conv=True))), None)
         if (
             group is None
-            or group.range.signed != (form.activation is None)
+            or group.grid.signed != (form.activation is None)
             or not all(map(graph.is_private, way))
         ):
             return None
@@ -110,7 +111,7 @@ class Outputs:
             s.core for s in group.sites
         }:
             return None
-        return Given(form, group.range, factors=group.multiplier, taker=group, pool=pool)
+        return Given(form, group.grid, factors=group.multiplier, taker=group, pool=pool)
 
     def _plain(self, site: Site, scheme: Scheme) -> Given:
         form = site.plain
@@ -124,7 +125,7 @@ class Outputs:
             wanted = self._wanted(tensor, signed=form.activation is None)
             if wanted is not None:
                 return Given(form, wanted)
-        own = output_range(site, scheme, self._ranges)
+        own = output_grid(site, scheme, self._ranges)
         if own is None:
             raise PlanError(
                 f"The plan asks for {scheme} at {site.op.name!r}, but calibration has not seen its output. "
@@ -134,11 +135,11 @@ class Outputs:
         return (
             Given(form, own)
             if factors is None
-            else Given(form, Range(-1.0 if own.signed else 0.0, 1.0, own.signed), factors=factors)
+            else Given(form, Grid.symmetric(1.0) if own.signed else Grid.affine(0.0, 1.0), factors=factors)
         )
 
-    def _wanted(self, tensor: str, *, signed: bool) -> Range | None:
-        """The range in which convolutions want a tensor as it is; None if there are none, or some want it
+    def _wanted(self, tensor: str, *, signed: bool) -> Grid | None:
+        """The grid on which convolutions want a tensor as it is; None if there are none, or some want it
         smoothed.
         """
         readers = self._wants.readers(tensor, conv=True)

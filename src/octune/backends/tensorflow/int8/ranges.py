@@ -1,4 +1,4 @@
-"""In which range each tensor is quantized under a plan.
+"""On which grid each tensor is quantized under a plan.
 
 Activations of matmuls are uint8 with a zero point. Convolutions take uint8 only from zero on, and int8 around
 zero for the rest.
@@ -7,72 +7,28 @@ zero for the rest.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from octune.backends.base import OUTPUT
 from octune.backends.tensorflow.graph.graph import Array
 from octune.backends.tensorflow.int8.site import Site
-from octune.calibration import Ranges, TensorStats, affine_uint8, choose_range
+from octune.calibration import Ranges, TensorStats, choose_range
 from octune.errors import PlanError
+from octune.int8 import Grid
 from octune.plan import Scheme
-from octune.repair import Smoothing, smoothing
+from octune.repair import Smoothing, shared_smoothing
 
-__all__ = ["Range", "activation_range", "equalising", "output_range", "smoothed", "stats_of"]
+__all__ = ["activation_grid", "conv_grid", "equalising", "output_grid", "smoothed", "stats_of"]
 
-# So many times larger than the middle channel is the largest one where it costs that one three of its eight
-# bits.
+# A largest channel that is this many times larger than the middle one costs that one three of its eight bits.
 OUTLIER = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """uint8 over [low, high], or int8 around zero."""
-
-    low: float
-    high: float
-    signed: bool = False
-
-    @classmethod
-    def affine(cls, low: float, high: float) -> Range:
-        """A range that holds zero at a whole level, and is not empty.
-
-        The kernels disagree about where zero is otherwise, which costs as much again as the rounding itself.
-        """
-        scale, zero = affine_uint8(low, high)
-        return cls(-zero * scale, (255 - zero) * scale)
-
-    @classmethod
-    def for_conv(cls, low: float, high: float) -> Range:
-        """From zero on if nothing is below it, else around zero."""
-        plain = cls.affine(low, high)
-        reach = max(-plain.low, plain.high)
-        return plain if plain.low >= 0 else cls(-reach, reach, signed=True)
-
-    @property
-    def grid(self) -> tuple[float, int, int]:
-        """The step between two levels, and how many of them are at most below and above zero."""
-        if self.signed:
-            return self.high / 127, -128, 127
-        scale, zero = affine_uint8(self.low, self.high)
-        return scale, -zero, 255 - zero
-
-    def rounded(self, x: Array) -> Array:
-        """x as it is after quantizing it and back: what an exact kernel would read."""
-        scale, least, most = self.grid
-        return np.asarray(np.clip(np.rint(x / scale), least, most) * scale, np.float32)
-
-    def levels(self, x: Array) -> Array:
-        """The integers that stand for x."""
-        scale, least, most = self.grid
-        levels = np.clip(np.rint(x / scale), least, most)
-        return levels.astype(np.int8) if self.signed else (levels - least).astype(np.uint8)
-
-    def floats(self, levels: Array) -> Array:
-        """The inverse of :meth:`levels`, for any view of the same bytes."""
-        scale, least, _ = self.grid
-        integers = np.asarray(levels).view(np.int8 if self.signed else np.uint8).astype(np.float64)
-        return np.asarray((integers if self.signed else integers + least) * scale)
+def conv_grid(low: float, high: float) -> Grid:
+    """From zero on if nothing is below it, else around zero."""
+    plain = Grid.affine(low, high)
+    return plain if plain.zero_point == 0 else Grid.symmetric(max(-plain.low, plain.high))
 
 
 def stats_of(site: Site, scheme: Scheme, ranges: Ranges) -> TensorStats:
@@ -91,32 +47,31 @@ def stats_of(site: Site, scheme: Scheme, ranges: Ranges) -> TensorStats:
     return stats
 
 
-def activation_range(site: Site, scheme: Scheme, ranges: Ranges) -> Range:
-    """The range of a site's input under a static scheme without repairs."""
+def activation_grid(site: Site, scheme: Scheme, ranges: Ranges) -> Grid:
+    """The grid of a site's input under a static scheme without repairs."""
     low, high = choose_range(stats_of(site, scheme, ranges), scheme.range_method or "minmax")
-    return Range.for_conv(low, high) if site.is_conv else Range.affine(low, high)
+    return conv_grid(low, high) if site.is_conv else Grid.affine(low, high)
 
 
-def output_range(site: Site, scheme: Scheme, ranges: Ranges) -> Range | None:
-    """The range of what a convolution gives without an addend, if calibration saw it."""
-    stats = ranges.get(f"{site.op.name}:output")
+def output_grid(site: Site, scheme: Scheme, ranges: Ranges) -> Grid | None:
+    """The grid of a convolution's output without an addend, if calibration saw it."""
+    stats = ranges.get(site.op.name + OUTPUT)
     if stats is None or not stats.finite:
         return None
     low, high = choose_range(stats, scheme.range_method or "minmax")
     if site.plain.activation is not None:
-        return Range.affine(0.0, high)
-    reach = max(-low, high)
-    return Range(-reach, reach, signed=True) if reach > 0 else Range(-1.0, 1.0, signed=True)
+        return Grid.affine(0.0, high)
+    return Grid.symmetric(max(-low, high) or 1.0)
 
 
 def equalising(site: Site, ranges: Ranges) -> Array | None:
     """What to multiply a convolution's output channels by, so that all have one range; None where they are
-    near enough as they are.
+    alike enough as they are.
 
-    The kernel rounds its output, and one range for channels of very different size leaves the smaller ones
-    nothing.
+    The kernel rounds its output, and one range for channels of very different size leaves nothing of the
+    smaller ones.
     """
-    stats = ranges.get(f"{site.op.name}:output")
+    stats = ranges.get(site.op.name + OUTPUT)
     activation = site.plain.activation
     if (
         stats is None
@@ -142,19 +97,6 @@ def smoothed(sites: Sequence[Site], weights: Sequence[Array], scheme: Scheme, ra
             f"{stats.channel_max.size} channels, "
             f"and the op has {channels}. Calibrate again."
         )
-    parts = [site.by_output(weight) for site, weight in zip(sites, weights, strict=True)]
-    if len(parts) == 1:
-        return smoothing(stats, *parts[0])
-    return smoothing(stats, np.concatenate([_peaks(weight, groups) for weight, groups in parts]))
-
-
-def _peaks(weight: Array, groups: int) -> Array:
-    """(outputs, inputs): the largest weight of every kernel, which stands for it where several ops are
-    smoothed together.
-    """
-    peaks: Array = np.abs(weight).reshape(*weight.shape[:2], -1).max(axis=2)
-    if groups == 1:
-        return peaks
-    wide = np.zeros((len(peaks), groups), peaks.dtype)
-    wide[np.arange(len(peaks)), np.arange(len(peaks)) // (len(peaks) // groups)] = peaks[:, 0]
-    return wide
+    return shared_smoothing(
+        stats, [site.by_output(weight) for site, weight in zip(sites, weights, strict=True)]
+    )

@@ -14,6 +14,7 @@ from typing import Any
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
+from octune.backends.base import OUTPUT
 from octune.backends.tensorflow.clean.dense import normalise
 from octune.backends.tensorflow.clean.fold import fold, frames
 from octune.backends.tensorflow.clean.layernorm import fuse_layernorms
@@ -31,7 +32,7 @@ from octune.backends.tensorflow.probe.alone import INPUT, alone
 from octune.calibration import Ranges
 from octune.int8 import Limit
 from octune.plan import Op, Plan, Scheme
-from octune.repair import BIAS
+from octune.repair import repairs_of
 
 __all__ = ["Rewriter"]
 
@@ -61,14 +62,14 @@ class Rewriter:
         return self._ops
 
     def taps(self) -> dict[str, Tap]:
-        """What calibration must fetch: an op's name stands for its input, ``name:output`` for what a
-        convolution gives.
+        """What calibration must fetch: an op's name stands for its input, ``name + OUTPUT`` for a
+        convolution's output.
         """
         found: dict[str, Tap] = {}
         for name, site in self._finder.sites.items():
             found[name] = Tap(site.x)
             if site.is_conv:
-                found[f"{name}:output"] = Tap(site.plain.output)
+                found[name + OUTPUT] = Tap(site.plain.output)
         return found
 
     def outputs(self) -> dict[str, str]:
@@ -153,7 +154,7 @@ class Rewriter:
         """What is added to the bias of that op in that scheme, where it is linear: what comes out is that
         much more.
         """
-        if BIAS not in scheme.repairs or self._finder.sites[op.name].plain.activation is not None:
+        if not repairs_of(scheme).corrects_bias or self._finder.sites[op.name].plain.activation is not None:
             return None
         inner, _ = self._by_itself(op.name)
         return inner.emit(Plan({op.name: scheme}), _of(op, ranges)).pieces[0].correction
@@ -178,5 +179,5 @@ class Rewriter:
 
 def _of(op: Op, ranges: Ranges) -> Ranges:
     return Ranges(
-        {name: ranges[name] for name in (op.name, f"{op.name}:output") if name in ranges}, ranges.samples
+        {name: ranges[name] for name in (op.name, op.name + OUTPUT) if name in ranges}, ranges.samples
     )

@@ -1,8 +1,8 @@
-"""What the ops of a plan want to read: a tensor in a range of its own, or one whose channels were multiplied
+"""What the ops of a plan want to read: a tensor on a grid of its own, or one whose channels were multiplied
 first (smoothed).
 
 wants = Wants(reference, sites, plan, ranges)
-wants.static(site)                              # Range, or None where the op wants something else
+wants.static(site)                              # Grid, or None where the op wants something else
 wants.smoothing(site)                           # Group, or None
 """
 
@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from octune.backends.tensorflow.graph.graph import Array, Graph
-from octune.backends.tensorflow.int8.ranges import Range, activation_range, smoothed
+from octune.backends.tensorflow.int8.ranges import activation_grid, conv_grid, smoothed
 from octune.backends.tensorflow.int8.site import Site
 from octune.calibration import Ranges
-from octune.errors import PlanError
+from octune.int8 import Grid
 from octune.plan import Scheme
-from octune.repair import BIAS, SMOOTH
+from octune.repair import repairs_of
 
 __all__ = ["Group", "Wants"]
 
@@ -30,7 +30,7 @@ class Group:
 
     sites: tuple[Site, ...]
     multiplier: Array  # of every channel
-    range: Range  # of the product
+    grid: Grid  # of the product
 
 
 class Wants:
@@ -42,27 +42,18 @@ class Wants:
         self._reference, self._plan, self._ranges = reference, plan, ranges
         self._readers: dict[tuple[str, bool], list[Site]] = {}
         for site in sites:
-            self._check_repairs(site)
             self._readers.setdefault((site.x, site.is_conv), []).append(site)
         self._groups: dict[str, Group] = {}
         for readers in self._readers.values():
-            members = tuple(site for site in readers if SMOOTH in plan[site.op.name].repairs)
+            members = tuple(site for site in readers if repairs_of(plan[site.op.name]).smooths)
             if members:
                 self._groups.update(dict.fromkeys((site.op.name for site in members), self._group(members)))
-
-    def _check_repairs(self, site: Site) -> None:
-        scheme = self._plan[site.op.name]
-        unknown = set(scheme.repairs) - ({BIAS, SMOOTH} if scheme.mode == "static" else set())
-        if unknown:
-            raise PlanError(
-                f"A {site.op.kind} has no repair named {sorted(unknown)[0]!r} in {scheme} ({site.op.name!r})."
-            )
 
     def _group(self, sites: tuple[Site, ...]) -> Group:
         weights = [site.weights(self._reference) for site in sites]
         found = smoothed(sites, weights, self._plan[sites[0].op.name], self._ranges)
-        span = Range.for_conv if sites[0].is_conv else Range.affine
-        return Group(sites, found.multiplier, span(found.low, found.high))
+        grid = conv_grid if sites[0].is_conv else Grid.affine
+        return Group(sites, found.multiplier, grid(found.low, found.high))
 
     def readers(self, tensor: str, *, conv: bool) -> list[Site]:
         """The planned convolutions, or matmuls, that read a tensor."""
@@ -72,9 +63,9 @@ class Wants:
         """The group that an op is smoothed with."""
         return self._groups.get(site.op.name)
 
-    def static(self, site: Site) -> Range | None:
-        """The range in which an op wants its input as it is; None if it wants something else."""
+    def static(self, site: Site) -> Grid | None:
+        """The grid on which an op wants its input as it is; None if it wants something else."""
         scheme = self._plan[site.op.name]
         if scheme.mode != "static" or site.op.name in self._groups:
             return None
-        return activation_range(site, scheme, self._ranges)
+        return activation_grid(site, scheme, self._ranges)

@@ -2,7 +2,7 @@
 ask for them.
 
 cache = Weights(graph, Limit.PAIRS)
-made = cache.int8(site, "per_channel", signed=False)
+made = cache.int8(site, scheme, signed=False)
 made.values, made.reach             # int8, and the largest absolute value of every channel
 """
 
@@ -20,8 +20,9 @@ from octune.backends.tensorflow.graph.emit import constant
 from octune.backends.tensorflow.graph.graph import Array, Graph
 from octune.backends.tensorflow.int8.site import Site
 from octune.calibration import TensorStats
-from octune.int8 import LARGEST, Limit, quantize_weight
-from octune.repair import bias_correction
+from octune.int8 import LARGEST, Limit
+from octune.plan import Scheme
+from octune.repair import repairs_of
 
 __all__ = ["Int8Weight", "Weights"]
 
@@ -38,7 +39,7 @@ class Int8Weight:
     reach: Array
 
     def floats(self) -> Array:
-        """The float weights that the int8 ones stand for."""
+        """The float weights that the int8 ones stand for, as the kernels read them."""
         return self.values.astype(np.float32) * self.scale()
 
     def scale(self) -> Array:
@@ -58,60 +59,50 @@ class Weights:
 
     def __init__(self, graph: Graph, limit: Limit, room: int = ROOM) -> None:
         self._graph, self._limit, self._room = graph, limit, room
-        self._made: dict[tuple[str, str, bool, bytes], Int8Weight] = {}
-        self._shifts: dict[tuple[str, str, bool, bytes, bytes], Array] = {}
+        self._made: dict[tuple[object, ...], Int8Weight] = {}
+        self._shifts: dict[tuple[object, ...], Array] = {}
 
     def int8(
-        self, site: Site, granularity: str | None, divisor: Array | None = None, *, signed: bool
+        self, site: Site, scheme: Scheme, multiplier: Array | None = None, *, signed: bool
     ) -> Int8Weight:
-        """The weight of a site, what reads each input channel divided by ``divisor`` first. ``signed``: its
-        input is int8, not uint8.
+        """The weight of a site, for an input whose channels are multiplied by ``multiplier``. ``signed``: it
+        is int8, not uint8.
         """
-        key = (site.op.name, str(granularity), signed, b"" if divisor is None else divisor.tobytes())
-        made = self._made.pop(key, None)
-        if made is None:
-            weight = site.weights(self._graph)
-            made = self._quantized(
-                site, weight if divisor is None else weight / divisor[:, None], granularity, signed
-            )
+        key = _key(site, scheme, multiplier, signed)
+        made = self._made.pop(key, None) or self._quantized(site, scheme, multiplier, signed)
         self._made[key] = made  # the last one used is the last to go
         while sum(kept.values.nbytes for kept in self._made.values()) > self._room and len(self._made) > 1:
             del self._made[next(iter(self._made))]
         return made
 
-    def _quantized(self, site: Site, weight: Array, granularity: str | None, signed: bool) -> Int8Weight:
+    def _quantized(self, site: Site, scheme: Scheme, multiplier: Array | None, signed: bool) -> Int8Weight:
+        floats = site.weights(self._graph)
         # Without an int8 dot product, oneDNN halves the weights that meet signed activations.
         limit = Limit.EVEN if signed and self._limit is Limit.PAIRS else self._limit
-        made = quantize_weight(site.by_output(weight)[0], granularity, limit)
+        made = repairs_of(scheme).int8_weight(*site.by_output(floats), scheme.granularity, limit, multiplier)
         reach = made.scales * np.float32(LARGEST)
         return Int8Weight(
-            site.from_output(made.values, weight.shape), reach if granularity == "per_channel" else reach[0]
+            site.from_output(made.values, floats.shape),
+            reach if scheme.granularity == "per_channel" else reach[0],
         )
 
     def correction(
-        self,
-        site: Site,
-        granularity: str | None,
-        stats: TensorStats,
-        divisor: Array | None = None,
-        *,
-        signed: bool,
+        self, site: Site, scheme: Scheme, stats: TensorStats, multiplier: Array | None = None, *, signed: bool
     ) -> Array:
-        """What to add to the bias for what rounding the weight does on average."""
-        key = (
-            site.op.name,
-            str(granularity),
-            signed,
-            b"" if divisor is None else divisor.tobytes(),
-            stats.channel_mean.tobytes(),
-        )
+        """What the repairs of a scheme add to the bias."""
+        key = (*_key(site, scheme, multiplier, signed), scheme.repairs, stats.channel_mean.tobytes())
         if key not in self._shifts:
-            dequantized = self.int8(site, granularity, divisor, signed=signed).floats()
+            dequantized, _ = site.by_output(self.int8(site, scheme, multiplier, signed=signed).floats())
             weight, groups = site.by_output(site.weights(self._graph))
-            meant = site.by_output(dequantized if divisor is None else dequantized * divisor[:, None])[0]
-            self._shifts[key] = bias_correction(stats, weight, meant, groups)
+            self._shifts[key] = repairs_of(scheme).bias_shift(stats, weight, dequantized, groups, multiplier)
         return self._shifts[key]
 
     def bf16(self, site: Site, name: str) -> NodeDef:
         """A bfloat16 Const of the weight, [K, N] for a matmul."""
         return constant(name, site.weights(self._graph).astype(ml_dtypes.bfloat16), dtypes.bfloat16)
+
+
+def _key(site: Site, scheme: Scheme, multiplier: Array | None, signed: bool) -> tuple[object, ...]:
+    """What an int8 weight depends on."""
+    smoothing = b"" if multiplier is None else multiplier.tobytes()
+    return site.op.name, scheme.granularity, repairs_of(scheme).weight_names, signed, smoothing

@@ -11,7 +11,6 @@ answers is weighed by the gradient, all inside one graph. Convolutions are simul
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -23,8 +22,9 @@ from octune.backends.tensorflow.int8.rewrite import Rewriter
 from octune.backends.tensorflow.model.freeze import as_graph
 from octune.backends.tensorflow.probe.simulate import Simulated
 from octune.calibration import Ranges
+from octune.harm import output_spread
 from octune.plan import Op, Scheme
-from octune.repair import BIAS
+from octune.repair import without_bias
 
 __all__ = ["first_order_harm"]
 
@@ -55,8 +55,8 @@ def first_order_harm(
     batches: Sequence[Inputs],
     threads: int | None,
 ) -> dict[Key, float]:
-    """Relative mean squared output change by (op, scheme), but for ops that the outputs have no gradient
-    to.
+    """Relative mean squared output change by (op, scheme), without ops that the outputs have no
+    gradient to.
     """
     known = {op.name: op for op in rewriter.ops()}
     wanted = {
@@ -76,13 +76,13 @@ def first_order_harm(
             )
         if built is None:
             return {}
-        sums, spread = built
+        sums, results = built
         totals, variance = dict.fromkeys(sums, 0.0), 0.0
         with new_session(graph, threads, optimized=False) as session:
             for inputs in batches:
                 fed = {**rewriter.light.arrays, **inputs.values, rows.name: inputs.batch_size}
-                found, scale = session.run((list(sums.values()), spread), fed)
-                variance += float(scale)
+                found, answers = session.run((list(sums.values()), results), fed)
+                variance += sum(map(output_spread, answers))
                 for key, value in zip(sums, found, strict=True):
                     totals[key] += float(value)
         if variance <= 0:
@@ -96,7 +96,7 @@ def _groups(wanted: Mapping[Op, Sequence[Scheme]]) -> Iterator[list[Op]]:
     group: list[Op] = []
     size = 0
     for op, schemes in wanted.items():
-        weight = op.parameters * sum(BIAS not in scheme.repairs for scheme in schemes)
+        weight = op.parameters * sum(scheme == without_bias(scheme) for scheme in schemes)
         if group and size + weight > GROUP:
             yield group
             group, size = [], 0
@@ -114,9 +114,9 @@ def _weighed(
     wanted: Mapping[Op, Sequence[Scheme]],
     ranges: Ranges,
     rows: Any,
-) -> tuple[dict[Key, Any], Any] | None:
-    """For every op and scheme, the squared weighed error as a tensor; and the spread of the outputs that it
-    is relative to.
+) -> tuple[dict[Key, Any], list[Any]] | None:
+    """For every op and scheme, the squared weighed error as a tensor; and the outputs that it is relative
+    to.
     """
     results = [graph.get_tensor_by_name(name) for name in outputs]
     results = [result for result in results if result.dtype.is_floating and result.shape.rank != 0]
@@ -151,9 +151,7 @@ def _weighed(
             if (op.name, scheme) in simulated:
                 quantized = simulated(op, scheme, x)
             else:
-                uncorrected = made.get(
-                    replace(scheme, repairs=tuple(repair for repair in scheme.repairs if repair != BIAS))
-                )
+                uncorrected = made.get(without_bias(scheme))
                 correction = None if uncorrected is None else rewriter.correction(op, scheme, ranges)
                 if correction is not None:
                     quantized = uncorrected + correction
@@ -165,19 +163,13 @@ def _weighed(
             made[scheme] = quantized
             weighed = tf.reduce_sum(slope * (tf.reshape(quantized, shape) - answer), -1)
             sums[op.name, scheme] = tf.reduce_sum(tf.square(weighed)) / DRAWS
-    return sums, tf.add_n([_spread(result) for result in results])
+    return sums, results
 
 
 def _by_sample(answer: Any, rows: Any) -> Any:
     """The shape with a row for each sample, where the first dimension is samples or their tokens, else with
     one row.
 
-    v is independent over samples, so products of two samples' sums are zero but for noise.
+    v is independent over samples, so products of two samples' sums are zero except for noise.
     """
     return tf.stack([tf.where(tf.equal(tf.shape(answer)[0] % rows, 0), rows, 1), -1])
-
-
-def _spread(result: Any) -> Any:
-    centred = tf.reduce_sum(tf.square(result - tf.reduce_mean(result, 0, keepdims=True)))
-    # A single sample, or a constant output: compare with the output itself.
-    return tf.where(centred > 1e-20, centred, tf.reduce_sum(tf.square(result)))

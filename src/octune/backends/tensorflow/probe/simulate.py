@@ -20,9 +20,9 @@ import tensorflow as tf
 from octune.backends.tensorflow.graph.graph import Array
 from octune.backends.tensorflow.int8.activations import Quantized
 from octune.backends.tensorflow.int8.apply import Piece
-from octune.backends.tensorflow.int8.ranges import Range
 from octune.backends.tensorflow.int8.rewrite import Rewriter
 from octune.calibration import Ranges
+from octune.int8 import Grid
 from octune.plan import Op, Plan, Scheme
 
 __all__ = ["Simulated"]
@@ -70,17 +70,17 @@ class Simulated:
         # With an addend, what is rounded is the sum, which the next convolution reads.
         if op.name in self._owners and piece.form.addend is None and isinstance(piece.result, Quantized):
             factors = np.float32(1) if piece.factors is None else piece.factors
-            y = _rounded(y * factors, piece.result.range) / factors
+            y = _rounded(y * factors, piece.result.grid) / factors
         return y
 
     def _sums(self, piece: Piece, x: Any) -> Any:
         """The convolution itself; schemes that differ in the bias only share it."""
-        name, weight, span = piece.site.op.name, piece.weight, piece.input_range
+        name, weight, grid = piece.site.op.name, piece.weight, piece.input_grid
         if weight is None:
             raise ValueError(f"{name!r} has no int8 weight")
         factors = np.ones(1, np.float32) if piece.multiplier is None else piece.multiplier
         which = (name, id(weight))
-        if (*which, span) not in self._known:
+        if (*which, grid) not in self._known:
             if which not in self._known:
                 # As int8: a graph keeps a constant several times.
                 self._known[which] = tf.cast(tf.constant(weight.values), tf.float32) * (
@@ -89,14 +89,14 @@ class Simulated:
             filters = self._known[which]
             how = self._rewriter.geometry(piece.site)
             conv = tf.raw_ops.Conv2D if piece.site.op.kind == "conv2d" else tf.raw_ops.DepthwiseConv2dNative
-            self._known[*which, span] = conv(
-                input=_rounded(x * factors, span) / factors, filter=filters, data_format="NHWC", **how
+            self._known[*which, grid] = conv(
+                input=_rounded(x * factors, grid) / factors, filter=filters, data_format="NHWC", **how
             )
-        return self._known[*which, span]
+        return self._known[*which, grid]
 
 
-def _rounded(x: Any, span: Range | None) -> Any:
-    if span is None:
+def _rounded(x: Any, grid: Grid | None) -> Any:
+    """:meth:`Grid.round_trip`, as part of a graph."""
+    if grid is None:
         return x
-    scale, least, most = span.grid
-    return tf.clip_by_value(tf.round(x / scale), least, most) * scale
+    return tf.clip_by_value(tf.round(x / grid.scale), grid.least, grid.most) * grid.scale

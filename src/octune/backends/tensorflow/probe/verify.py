@@ -24,10 +24,10 @@ from octune.backends.tensorflow.graph.emit import node, quantize
 from octune.backends.tensorflow.graph.graph import Array, Graph, node_of
 from octune.backends.tensorflow.int8.activations import Quantized
 from octune.backends.tensorflow.int8.apply import Piece
-from octune.backends.tensorflow.int8.ranges import Range
 from octune.backends.tensorflow.int8.rewrite import Rewriter
 from octune.backends.tensorflow.model.freeze import as_graph
 from octune.calibration import Ranges
+from octune.int8 import Grid
 from octune.plan import Plan
 
 __all__ = ["Check", "check", "needed"]
@@ -113,8 +113,8 @@ def _compared(piece: Piece, values: Mapping[str, Array], answer: Array, simulate
     base = wanted - values[piece.form.addend] if piece.form.addend and not piece.site.is_conv else wanted
     size = max(float(np.linalg.norm(base)), 1e-12)
     got = answer.reshape(wanted.shape)
-    if isinstance(piece.result, Quantized) and piece.result.range is not None:
-        got, simulated = piece.result.range.floats(got), piece.result.range.rounded(simulated)
+    if isinstance(piece.result, Quantized) and piece.result.grid is not None:
+        got, simulated = piece.result.grid.dequantize(got), piece.result.grid.round_trip(simulated)
     error, inevitable = (
         float(np.linalg.norm(array - wanted)) / size for array in (got, simulated.reshape(wanted.shape))
     )
@@ -169,9 +169,9 @@ def _real(rewriter: Rewriter, piece: Piece, number: int, values: Mapping[str, Ar
         x = x * piece.multiplier
     feed: dict[str, Array] = {}
     if isinstance(piece.source, Quantized):
-        if piece.source.range is None:
-            raise ValueError("int8 values that another op makes have a static range")
-        feed[piece.source.values] = piece.source.range.levels(_rows(x, piece) if piece.source.rows else x)
+        if piece.source.grid is None:
+            raise ValueError("int8 values that another op makes have a static grid")
+        feed[piece.source.values] = piece.source.grid.quantize(_rows(x, piece) if piece.source.rows else x)
     else:
         feed[piece.source] = x
     if piece.form.addend:
@@ -192,8 +192,8 @@ def _simulated(rewriter: Rewriter, piece: Piece, values: Mapping[str, Array]) ->
         )
     factor = np.ones(1) if piece.multiplier is None else piece.multiplier.astype(np.float64)
     scaled = ((x if piece.site.is_conv else _rows(x, piece)) * factor) if piece.multiplier is not None else x
-    span = piece.input_range or Range.affine(float(scaled.min(initial=0.0)), float(scaled.max(initial=0.0)))
-    feed[piece.site.x] = (span.rounded(scaled) / factor).reshape(x.shape).astype(np.float32)
+    grid = piece.input_grid or Grid.affine(float(scaled.min(initial=0.0)), float(scaled.max(initial=0.0)))
+    feed[piece.site.x] = (grid.round_trip(scaled) / factor).reshape(x.shape).astype(np.float32)
     weight = piece.weight.floats()
     if piece.multiplier is not None:
         weight = weight * piece.multiplier[:, None]
@@ -225,8 +225,8 @@ def _addend(piece: Piece, values: Mapping[str, Array]) -> dict[str, Array]:
     addend = values[piece.form.addend]
     return {
         piece.form.addend: addend
-        if piece.addend is None or piece.addend.range is None
-        else piece.addend.range.rounded(addend)
+        if piece.addend is None or piece.addend.grid is None
+        else piece.addend.grid.round_trip(addend)
     }
 
 

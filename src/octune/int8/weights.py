@@ -13,7 +13,7 @@ most channels, by a quarter in the median: much less than giving up the eighth b
 
 Which weights are neighbours depends on how a kernel packs them. In all kernels that were looked at, it is
 input channels 2i and 2i + 1 at one position of the kernel, unless their number is odd: then pairs may reach
-over to the next position, and any two weights of an output are taken for neighbours.
+over to the next position, and any two weights of an output count as neighbours.
 tests/backends/saturation.py feeds every backend's real kernels the inputs that would overflow first.
 """
 
@@ -35,6 +35,7 @@ __all__ = [
     "Int8Weight",
     "Limit",
     "NEEDS_EXACT",
+    "by_input",
     "by_output",
     "limit_for",
     "limited_again",
@@ -55,12 +56,12 @@ class Limit(Enum):
 
     NONE = "none"  # nothing: weights use all of their 8 bits
     PAIRS = "pairs"  # two neighbours of one sign add up to at most 128
-    # only even weights: kernels that take signed activations by halving the weights do no harm to these
+    # only even weights: kernels that halve the weights of signed activations do not change these
     EVEN = "even"
 
     @property
     def safe_on(self) -> str:
-        """Where models with such weights give exact sums."""
+        """Where sums of such weights are exact."""
         return NEEDS_EXACT if self is Limit.NONE else ANYWHERE
 
 
@@ -84,6 +85,14 @@ class Int8Weight:
 def by_output(vector: Array, ndim: int) -> Array:
     """A vector over outputs, in a shape that multiplies weights of (outputs, inputs, ...)."""
     return vector.reshape(-1, *[1] * (ndim - 1))
+
+
+def by_input(vector: Array, weight: Array, groups: int = 1) -> Array:
+    """A vector over all inputs, in a shape that multiplies weights of (outputs, inputs of a group, ...)."""
+    wide = vector.reshape(groups, -1)
+    if groups > 1:
+        wide = np.repeat(wide, weight.shape[0] // groups, axis=0)
+    return wide.reshape(*wide.shape, *[1] * (weight.ndim - 2))
 
 
 def quantize_weight(weight: Array, granularity: str | None, limit: Limit) -> Int8Weight:
