@@ -12,7 +12,7 @@ import pytest
 from octune.config import Config
 from tests import zoo
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import pytest
 from octune.config import load_config
 from octune.search import STRATEGIES
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +36,7 @@ from octune.errors import (  # noqa: E402
     ModelError,
     PlanError,
 )
-from tests.digits import Digits, config, digits, network  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def data() -> Iterator[Digits]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield digits()
-    torch.set_num_threads(threads)
+from tests.digits import Digits, config, network  # noqa: E402
 
 
 @pytest.fixture(scope="module")
