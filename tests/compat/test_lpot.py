@@ -350,7 +350,7 @@ def test_the_two_ways_to_make_the_transform_agree(made_up: dict[str, Any]) -> No
     f1.update(["the Denver Broncos", "Rome"], [["Denver Broncos"], "Paris"])
     assert f1.result() == pytest.approx(50)
     with pytest.raises(
-        EvaluationError, match=r"results are of 3 features, but there are \d+ that .* doc_stride 8"
+        EvaluationError, match=r"results for 3 features, but \d+ features that .* doc_stride 8"
     ):
         from_files((results[:3], label))
 
@@ -453,7 +453,7 @@ def test_graphs_run_to_the_end_of_their_iterator_and_are_written(
             session, "MakeIterator", feed, ["IteratorGetNext:3", "unstack:0"], iteration=2
         )
         named = iterator_sess_run(session, "MakeIterator", feed, {"start": "unstack:0"}, 1)
-        with pytest.raises(DataError, match=r"gave no batch"):
+        with pytest.raises(DataError, match=r"returned no batch"):
             iterator_sess_run(session, "MakeIterator", feed, "unstack:0", iteration=0)
     assert ids.tolist() == [1_000_000_000 + number for number in range(zoo.DEV)]
     assert [array.shape for array in pair] == [(80,), (80, LENGTH)]

@@ -405,7 +405,7 @@ def test_a_slower_model_never_wins_a_race_for_speed(data: Digits) -> None:
         (["a sentence", "another"], "calibration.*str|batch holds.*str"),
         ({"x": 1}, "The calibration data is one dict.*Put a single batch in a list"),
         (torch.zeros(4, 64), "The calibration data is one array.*Put a single batch in a list"),
-        (7, "cannot be walked"),
+        (7, "cannot be iterated"),
         ("train.txt", "is the str"),
         ([()], "empty tuple"),
         ([torch.zeros(4, 63)], "cannot be run on"),
