@@ -79,6 +79,7 @@ def run_document(
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.filterwarnings("ignore:Mean of empty slice", "ignore:invalid value encountered")
 def test_the_document_runs_on_made_up_data(
@@ -130,6 +131,7 @@ tuning:
 """
 
 
+@pytest.mark.slow
 def test_a_reader_is_tuned_and_written(
     made_up: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +236,7 @@ def conf(tmp_path: Path) -> Path:
     return tmp_path / "conf.yaml"
 
 
+@pytest.mark.slow
 def test_loaders_and_the_metric_of_the_file(classifier: tuple[Path, Path], conf: Path) -> None:
     result = tune_classifier(classifier[0], Rows(*classifier, rows=64, length=24), Quantization(str(conf)))
     assert result.met, str(result)
@@ -274,6 +277,7 @@ class OneLess:
         return predictions, [label - 1 for label in labels]
 
 
+@pytest.mark.slow
 def test_a_metric_and_a_step_of_the_users_own(classifier: tuple[Path, Path], conf: Path) -> None:
     quantizer = Quantization(conf)
     quantizer.metric("hits", Hits, times=100.0)
@@ -285,6 +289,7 @@ def test_a_metric_and_a_step_of_the_users_own(classifier: tuple[Path, Path], con
         quantizer.metric("no metric", OneLess)
 
 
+@pytest.mark.slow
 def test_a_step_that_the_file_names(classifier: tuple[Path, Path], tmp_path: Path) -> None:
     file = tmp_path / "conf.yaml"
     steps = "    postprocess:\n      transform:\n        LabelShift: 1\n"
@@ -296,6 +301,7 @@ def test_a_step_that_the_file_names(classifier: tuple[Path, Path], tmp_path: Pat
     assert result.baseline.score.value > 0.9
 
 
+@pytest.mark.slow
 def test_performance_only_skips_scoring_and_says_so(classifier: tuple[Path, Path], tmp_path: Path) -> None:
     file = tmp_path / "conf.yaml"
     file.write_text(CLASSIFIER + "  exit_policy:\n    performance_only: true\n")
