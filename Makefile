@@ -12,15 +12,15 @@ test: $(VENV)/.all
 	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/mypy
-	$(BIN)/pytest --ignore=tests/test_user_code.py
-	$(BIN)/pytest tests/test_user_code.py  # by itself: its alarms and threads must not meet three frameworks in one process
+	$(BIN)/pytest --ignore=tests/end_to_end/test_user_code.py
+	$(BIN)/pytest tests/end_to_end/test_user_code.py  # alone: its alarms and threads must not meet three frameworks in one process
 
 lint: $(VENV)/.all
 	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/mypy
 
 unit: $(VENV)/.all
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest --ignore=tests/end_to_end -m "not slow"
 
 bench: $(VENV)/.all
 	$(BIN)/python benchmarks/torch_speed.py

@@ -3,7 +3,7 @@ process of its own.
 
     python bench_litert.py fp32.pb int8.tflite logits 1,128 input_ids input_mask segment_ids
 
-It is a command because converting takes many times the memory of the model, and keeps it.
+It is a command because converting takes many times the memory of the model, and does not free it.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""Where a benchmark ran and how quiet it was there: numbers without that are rumours.
+"""Where a benchmark ran, and how quiet the machine was: numbers mean little without that.
 
     quiet()                                         # before frameworks are imported
-    where = describe(2, ("torch", "transformers"))  # plain data: CPU, versions, what other processes take of
-                                                    it
+    where = describe(2, ("torch", "transformers"))  # plain data: CPU, versions, load of other processes
     with Load(with_children=True) as others:
         ...
     others.cores                                    # how many cores other processes kept busy meanwhile
 
-Was it quiet before, and did it stay so? Both are asked of octune.cost.Load, which leaves out what the
-benchmark itself takes.
+Both before and during a benchmark, octune.cost.Load measures what other processes take. The benchmark's own
+work is left out; a load average would count it.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ BUSY_NEIGHBOURS = 0.2  # cores
 
 
 def quiet() -> None:
-    """Silence what libraries say about themselves; what goes wrong still comes as an exception."""
+    """Silence what libraries say about themselves; errors are still raised."""
     warnings.simplefilter("ignore")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

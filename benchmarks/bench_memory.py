@@ -2,9 +2,9 @@
 
     sys.exit(main("BERT-base", open_backend, Amounts((8, 128), (4, 16, 64), (2, 8, 16))))
 
-What calibration takes is compared with plain fp32 passes in the same process: all beyond that is its own. The
-allocator is told to give memory back at once: otherwise the peak says more about what malloc likes to keep
-(tens of megabytes, other ones in every run) than about what is held.
+What calibration takes is compared with plain fp32 passes in the same process: everything beyond that is its
+own. The allocator is told to return memory at once: otherwise the peak says more about what malloc keeps
+(tens of megabytes, different in every run) than about what is in use.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main(
     draw: Callable[[tuple[int, int], int], Any],
     amounts: Amounts,
 ) -> int:
-    """The command line: a table, and 1 if calibration takes more than it may. ``open_backend(quick,
+    """The command line: a table, and exit code 1 if calibration takes more than it may. ``open_backend(quick,
     threads)`` is called in each child.
     """
     options = _options(title)
@@ -134,7 +134,7 @@ def _measure(
 
 
 def _reset_peak() -> float:
-    """Forget the peak, where the kernel allows it; the memory that is in use now."""
+    """Resets the peak, where the kernel allows it; returns the memory that is in use now."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -143,7 +143,7 @@ def _reset_peak() -> float:
 
 
 def _peak() -> float:
-    """Megabytes at the highest since the peak was forgotten."""
+    """The peak in megabytes since it was last reset."""
     try:
         return _status("VmHWM")
     # No /proc: the peak of the whole life of the process, which can only hide growth below that of loading.

@@ -56,8 +56,8 @@ def _minilm(quick: bool) -> Subject:
 
 
 def _learn_statistics(model: nn.Module) -> None:
-    """Fresh BatchNorm statistics (mean 0, variance 1) would let activations grow from block to block until
-    int8 means nothing.
+    """With fresh BatchNorm statistics (mean 0, variance 1), activations would grow from block to block until
+    int8 is meaningless.
     """
     norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
     for norm in norms:
@@ -82,7 +82,7 @@ def _resnet50(quick: bool) -> Subject:
 
 
 class _Classifier(nn.Module):
-    """A network of images under the names that models of transformers have."""
+    """An image network with the input and output names of transformers' models."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class _Classifier(nn.Module):
 
 
 def efficientnet() -> nn.Module:
-    """EfficientNet-Lite0 with its ImageNet weights; pixels are (x - 127) / 128. Refuses where its packages
+    """EfficientNet-Lite0 with its ImageNet weights; pixels are (x - 127) / 128. Raises if its packages
     are not installed.
     """
     try:

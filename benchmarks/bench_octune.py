@@ -33,13 +33,13 @@ class Calibrated(NamedTuple):
 
     @property
     def remarks(self) -> list[str]:
-        """What there is to say about the plan."""
+        """The plan in a few words."""
         counts = ", ".join(f"{count} {dtype}" for dtype, count in self.plan.counts().items())
         return [f"plan: {counts}", *self.backend.notes]
 
 
 def calibrated(backend: Backend, batches: Sequence[Any], *, look: bool = False) -> Calibrated:
-    """Calibrate a backend, and plan every op in int8: where a tuning run starts. Without timings, so that
+    """Calibrate a backend, and plan every op in int8: where a tuning run starts. Nothing is timed, so that
     every machine has the same plan.
 
     ``look`` chooses for every op the range that does the least harm to the model's output, on a few of the

@@ -48,7 +48,7 @@ class Preparation:
     threads: int
     subject: Subject | None = None
     look: bool = False  # whether Octune chooses ranges by the harm they do
-    keeps: Any = None  # the folder of the file, which goes when this does
+    keeps: Any = None  # the folder of the file, which is removed with this object
 
     @cached_property
     def octune(self) -> Calibrated:
@@ -58,7 +58,7 @@ class Preparation:
 
     @property
     def beside(self) -> Path:
-        """A new file beside the model, for what is made of it."""
+        """A new file beside the model, for what is made from it."""
         return Path(tempfile.mkdtemp(dir=self.file.parent)) / "model.onnx"
 
 
@@ -72,7 +72,7 @@ def export(
     model: Any, calibration: list[Inputs], is_text: bool, threads: int, subject: Subject | None = None
 ) -> Preparation:
     """A PyTorch model as an ``.onnx`` file, and data that it takes. Without a subject it is scored, not
-    timed, and Octune looks closer.
+    timed, and Octune chooses ranges by harm.
     """
     folder = tempfile.TemporaryDirectory(prefix="octune-bench-")
     file = Path(folder.name) / "model.onnx"
@@ -92,7 +92,7 @@ def _ort(file: Path, threads: int) -> Callable[[Inputs], Any]:
 
 
 def _openvino(model: Any, threads: int) -> Callable[[Inputs], Any]:
-    """With the settings that Octune gives OpenVINO."""
+    """With the settings that Octune uses for OpenVINO."""
     import openvino
 
     settings = {
@@ -149,7 +149,7 @@ def _quantize_dynamic(preparation: Preparation) -> tuple[Callable[[Inputs], Any]
 
 def _quantize_static(preparation: Preparation) -> tuple[Callable[[Inputs], Any], list[str]]:
     """Q/DQ, unsigned activations and signed weights per channel: its documentation's advice for CPUs with
-    VNNI. All op types it knows.
+    VNNI, for all op types that it supports.
     """
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
@@ -184,7 +184,7 @@ def _preprocessed(preparation: Preparation) -> Path:
     with _silent():
         try:
             quant_pre_process(preparation.file, made, auto_merge=True)
-        # It raises Exception itself where it cannot tell symbolic shapes; the rest is done without them.
+        # It raises a bare Exception if it cannot infer symbolic shapes; the rest works without them.
         except Exception as error:
             if "symbolic shape" not in str(error):
                 raise

@@ -9,7 +9,7 @@ markers.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +32,16 @@ def speed_reading(baseline: str) -> str:
     """How to read a table of speeds, for the page."""
     return (
         f"Speed-up over {baseline} on the same inputs in the same run; the median of one call in brackets. "
-        "All contenders take "
-        "turns of a few calls. "
-        "The error is |other - fp32| / |fp32| over the model's outputs, on batches that nobody was "
-        "calibrated on. Where weights are random "
-        "it shows that the kernels compute what they should, and says nothing about a task."
+        "All contenders take turns of a few calls. The error is |other - fp32| / |fp32| over the model's "
+        "outputs, on batches that no contender was calibrated on. Where weights are random it shows that the "
+        "kernels compute what they should, and says nothing about a task."
     )
 
 
 @dataclass(frozen=True)
 class Family:
-    """A benchmark: its script (whose name is in the page's markers, too), its heading, how to read it, what
-    its numbers depend on.
+    """A benchmark: its script (whose name is also in the page's markers), its heading, how to read it, and
+    the packages that its numbers depend on.
     """
 
     name: str
@@ -54,9 +52,7 @@ class Family:
 
 @dataclass
 class ModelRun:
-    """What was measured of one model; everything by contender, times by shape first. ``scores`` are by metric
-    first.
-    """
+    """What was measured for one model, by contender; times are by shape first, ``scores`` by metric first."""
 
     name: str
     title: str
@@ -99,7 +95,7 @@ class ModelRun:
         return rows
 
     def remarks_on(self, verbose: bool) -> list[str]:
-        """What is to be said below the table: who is not in it, and why; who had it easier than others."""
+        """What to say below the table: which contenders are missing, and why; which ones had an advantage."""
         lines = [f"{name}: {why}" for name, why in (*self.absent.items(), *self.caveats.items())]
         lines += [f"{name} failed: {why}" for name, why in self.failed.items()]
         return lines + [
@@ -165,7 +161,9 @@ def machine_lines(run: Run) -> list[str]:
 
 
 def warnings(run: Run) -> list[str]:
-    """Why the numbers should not be believed, if they should not."""
+    """Why the numbers should not be trusted, if there is a reason. Only what other processes took counts: the
+    benchmark's own work, and that of the table before it, does not.
+    """
     found = []
     if run.quick:
         found.append(
@@ -196,10 +194,10 @@ def table(model: ModelRun) -> Table:
 
 
 def write_markdown(path: Path, run: Run) -> None:
-    """Put the results between the markers of a page; a page that has no markers gets them at its end, a new
-    one a heading.
+    """Put the results between the markers of a page; a page without markers gets them at its end, a new
+    page gets a heading.
 
-    Models that were not run this time keep what stands there: each says for itself when and where it was run.
+    Models that were not run this time keep their table: each table says when and where it was measured.
     """
     begin, end = f"<!-- {run.family.name}: begin -->", f"<!-- {run.family.name}: end -->"
     text = path.read_text() if path.exists() else "# Benchmarks\n"
@@ -224,6 +222,7 @@ HEADING = "\n### "
 
 
 def _block(run: Run, model: ModelRun) -> str:
+    run = replace(run, models=[model])  # what others took while another model was timed is not this one's
     lines = ["", f"| | {' | '.join(model.contenders)} |", f"|---|{'---:|' * len(model.contenders)}"]
     lines += [f"| {' | '.join(row)} |" for row in model.rows()]
     lines += [f"\n{line}" for line in model.remarks_on(verbose=False)]

@@ -27,7 +27,7 @@ from octune.cost import Load, interleaved
 __all__ = ["Built", "Contender", "build", "measure"]
 
 ROUNDS, QUICK_ROUNDS, BURST = (5, 11), 2, 3
-SECONDS = 45.0  # about what one shape may take, within those rounds
+SECONDS = 45.0  # roughly how long one shape may take, within those rounds
 # Idle threads spin for a while on the cores that the next contender needs: ONNX Runtime's for 40 ms after a
 # call, PyTorch's for 10.
 PAUSE = 0.06
@@ -36,25 +36,25 @@ COMPARED_BATCHES, COMPARED_SEED = 4, 3
 
 @dataclass
 class Built:
-    """A contender that is ready: ``run(inputs)`` gives the model's logits. ``seconds`` is what it took from
-    the fp32 model.
+    """A contender that is ready: ``run(inputs)`` returns the model's logits. ``seconds`` is how long it took
+    to make from the fp32 model.
     """
 
     run: Callable[[Inputs], Any]
     seconds: float = 0.0
     remarks: list[str] = field(default_factory=list)
-    caveat: str = ""  # how it was made in another way than the others
+    caveat: str = ""  # how it was made differently from the others
 
 
 @dataclass(frozen=True)
 class Contender:
-    """Who is compared, and how it is made. ``needs`` are modules that it cannot do without, ``install`` is
-    the way to get them.
+    """What is compared, and how it is made. ``needs`` are the modules that it requires, ``install`` is the
+    command that installs them.
     """
 
     name: str
     build: Callable[[Any], Built]
-    exact: bool = False  # it computes in fp32: there is no error to speak of
+    exact: bool = False  # it computes in fp32: it has no error worth showing
     needs: tuple[str, ...] = ()
     install: str = ""
 
@@ -70,7 +70,7 @@ class Contender:
 def build(
     contenders: Iterable[Contender], preparation: Any, run: ModelRun, options: argparse.Namespace
 ) -> dict[str, Built]:
-    """Make the contenders of a run in turn, and note of those that cannot be made why."""
+    """Make the contenders of a run in turn, and note why some cannot be made."""
     made: dict[str, Built] = {}
     for contender in contenders:
         why = contender.absent(options.skip)
@@ -79,7 +79,7 @@ def build(
             continue
         try:
             built = contender.build(preparation)
-        except Exception as error:  # whatever it is, it is this contender's alone: the others go on
+        except Exception as error:  # whatever goes wrong concerns this contender alone: the others go on
             run.failed[contender.name] = reason(error)
             continue
         made[contender.name] = built

@@ -24,8 +24,8 @@ HUGGING_FACE = ("input_ids", "attention_mask", "token_type_ids")
 
 @dataclass(frozen=True)
 class Subject:
-    """One model with the shapes it is timed on; ``draw(shape, seed)`` gives inputs. ``free`` names the
-    dimensions that stay open.
+    """One model with the shapes it is timed on; ``draw(shape, seed)`` makes inputs. ``free`` names the
+    dimensions without a fixed size.
     """
 
     name: str
@@ -42,16 +42,16 @@ class Subject:
         return len(self.free) > 1
 
     def inputs(self, shape: str) -> Inputs:
-        """What the model is timed on; the same for everybody."""
+        """What the model is timed on; the same for all contenders."""
         return self.draw(self.shapes[shape], INPUT_SEED)
 
     def batches(self, count: int, seed: int) -> list[Inputs]:
-        """Batches that nobody is timed on; another seed gives others."""
+        """Batches that no contender is timed on; another seed makes others."""
         return [self.draw(self.batch, 1000 * seed + number) for number in range(count)]
 
     @property
     def calibration(self) -> list[Inputs]:
-        """What all are calibrated on."""
+        """What all contenders are calibrated on."""
         return self.batches(CALIBRATION_BATCHES, CALIBRATION_SEED)
 
 
@@ -65,7 +65,7 @@ def text(
 
 
 def images(name: str, title: str, model: Any) -> Subject:
-    """A network of images."""
+    """An image network."""
     shapes = {"b1 224x224": (1, 3, 224, 224), "b8 224x224": (8, 3, 224, 224)}
     return Subject(name, title, model, shapes, pixels, (8, 3, 224, 224), {0: ("batch", 1, 1024)})
 

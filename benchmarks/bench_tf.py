@@ -1,8 +1,8 @@
 """TensorFlow contenders: fp32 and bf16 of TensorFlow itself, Neural Compressor's int8, LiteRT's int8, and
 Octune's.
 
-The model is the frozen graph of ``examples/tensorflow/bert_squad``, with seeded random weights. All that
-TensorFlow runs gets a session with the same settings, in a process of its own.
+The model is the frozen graph of ``examples/tensorflow/bert_squad``, with seeded random weights. Everything
+that TensorFlow runs gets a session with the same settings, in a process of its own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ tf1 = tf.compat.v1
 BASELINE, BF16, OCTUNE, STREAMS = "TensorFlow fp32", "TensorFlow bf16", "octune int8", "octune int8, streams"
 NEURAL_COMPRESSOR, LITERT = "neural-compressor int8", "LiteRT dynamic int8"
 INPUTS, OUTPUT = ("input_ids", "input_mask", "segment_ids"), "logits"
-# Of BERT-large every second layer: all contenders at once would need some 40 GB with all of them.
+# Every second layer of BERT-large: with all layers, the contenders together would need some 40 GB.
 SIZES = {"bert-base": ("BERT-base", 12, 768), "bert-large": ("BERT-large's size", 12, 1024)}
 HEAD = 64
 SEED = 0
@@ -131,8 +131,8 @@ def _config(inter_op: int, intra_op: int, bf16: bool = False) -> Any:
 
 
 def _session(graph: Any, preparation: Preparation, config: Any = None) -> Callable[[Inputs], Any]:
-    """A session in a process of its own, that has answered once: what one makes of its copy of the weights is
-    not in another's way.
+    """A session in a process of its own that has run once, so that its copies of the weights do not affect
+    another contender.
     """
     worker = Worker(graph, config or _config(preparation.threads, preparation.threads))
 
@@ -169,9 +169,9 @@ def _octune(preparation: Preparation) -> Built:
 
 def _octune_streams(preparation: Preparation) -> Built:
     """The same plan in as many parts as there are threads, in a session with one thread per op."""
-    found, preparation.found = preparation.found, None  # the last who needs it: it holds the weights
+    found, preparation.found = preparation.found, None  # it holds the weights
     if found is None:
-        raise RuntimeError(f"it is a form of {OCTUNE}, which is not there")
+        raise RuntimeError(f"it is a form of {OCTUNE}, which could not be made")
     begun = time.perf_counter()
     finalist = next(iter(found.backend.finalists(found.plan, found.ranges, None)), None)
     if finalist is None:
@@ -200,8 +200,8 @@ def _neural_compressor(preparation: Preparation) -> Built:
     """Its static quantization of a frozen graph with default settings, in a process and a folder of its own:
     it leaves files behind.
 
-    It keeps all that it sees of all activations, so a large model may need more memory than there is: it then
-    gets fewer rows.
+    It keeps all activations in memory, so a large model may need more than the machine has: it then gets
+    fewer rows.
     """
     batches, caveat = preparation.calibration, ""
     with tempfile.TemporaryDirectory() as folder:
@@ -267,7 +267,7 @@ def _in_process(script: str, folder: str, made: Path, *words: str | Path) -> Non
         command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
     )
     if done.returncode == -signal.SIGKILL:
-        raise MemoryError("its process was killed, as happens where memory runs out")
+        raise MemoryError("its process was killed, as happens when memory runs out")
     if not made.exists():
         raise RuntimeError(
             f"it made nothing and ended with {done.returncode}: "
@@ -275,7 +275,7 @@ def _in_process(script: str, folder: str, made: Path, *words: str | Path) -> Non
         )
 
 
-# Those that need the most memory to be made come first, while few others have a copy of the weights.
+# Contenders that need the most memory come first, while few others hold a copy of the weights.
 CONTENDERS = (
     Contender(
         NEURAL_COMPRESSOR,

@@ -131,7 +131,7 @@ def _pt2e(preparation: Preparation) -> Built:
 
 
 def _matches() -> list[str]:
-    """What the compiler says that it fused since the last time it was asked."""
+    """What the compiler reports to have fused since the last call."""
     counters = torch._dynamo.utils.counters["inductor"]
     found = {
         name: count for name, count in counters.items() if name.startswith("q") and name.endswith("_count")
@@ -141,7 +141,7 @@ def _matches() -> list[str]:
 
 
 def _generated(package: Any) -> list[str]:
-    """Read in the generated code what the int8 ops hand over: uint8, which the next one takes as it is, or
+    """Reads in the generated code what the int8 ops output: uint8, which the next one takes as it is, or
     float.
     """
     with zipfile.ZipFile(package) as archive:

@@ -1,16 +1,9 @@
-"""How accurate are int8 models on ONNX Runtime and OpenVINO? Octune's against what those runtimes bring
-themselves, on real data.
+"""How accurate are int8 models on ONNX Runtime and OpenVINO? Octune's against the runtimes' own, on
+real data.
 
-    python benchmarks/onnx_accuracy.py --data DATA --models MODELS                                  # all
-                                                                                                    tasks
-    python benchmarks/onnx_accuracy.py --data DATA --models MODELS --model sst2 --quick             # one
-                                                                                                    task, a
-                                                                                                    part of
-                                                                                                    its data
-    python benchmarks/onnx_accuracy.py --data DATA --models MODELS --markdown docs/benchmarks.md    # the page
-                                                                                                    that
-                                                                                                    documents
-                                                                                                    cite
+    python benchmarks/onnx_accuracy.py --data DATA --models MODELS                        # all tasks
+    python benchmarks/onnx_accuracy.py --data DATA --models MODELS --model sst2 --quick   # a part of one task
+    python benchmarks/onnx_accuracy.py --data DATA --models MODELS --markdown docs/benchmarks.md
 
 DATA holds ``glue`` (SST-2, STS-B: official files) and ``imagenet`` (NNNN/*.jpg: images of 224 x 224 in
 folders named by class). MODELS holds ``minilm-l6-sst2`` and ``minilm-l6-stsb``, fine-tuned BERTs in Hugging
@@ -42,9 +35,8 @@ READING = (
     "Scores times 100, and the change from ONNX Runtime fp32 in brackets. All are calibrated on the same 100 "
     "samples, none of which is "
     'scored. "Octune on ..." has every op in int8, as a tuning run starts: no labels were used. "octune '
-    'tuned" is what `octune.tune()` '
-    "hands over with default settings (at most 1 % relative loss); it alone has seen the labels. A few "
-    "answers more or less are chance."
+    'tuned" is what `octune.tune()` hands over with default settings (at most 1 % relative loss); it alone '
+    "has seen the labels. A difference of a few answers is chance."
 )
 FAMILY = Family(
     "onnx_accuracy",
@@ -189,7 +181,7 @@ def _folder(parent: str, name: str, option: str) -> Path:
     folder = Path(parent) / name
     if not folder.is_dir():
         raise FileNotFoundError(
-            f"there is no folder {folder}. Expected {name} in the folder that {option} names"
+            f"{folder} is not a folder. Expected {name} in the folder that {option} names"
         )
     return folder
 

@@ -1,11 +1,11 @@
-"""Calibrating BERT-base on 512 samples of 384 tokens takes less than 2 GB over the model, and no more than 32
-samples do.
+"""Calibrating BERT-base on 512 samples of 384 tokens takes less than 2 GB on top of the model, and no more
+than calibrating on 32 samples.
 
     python benchmarks/onnx_calibration_memory.py            # 32, 128 and 512 samples
     python benchmarks/onnx_calibration_memory.py --quick    # two layers, fewer samples
 
-Activations are seen while they stream through an augmented graph; what is kept are ranges and histograms.
-Ends with 1 if memory grows, or is more than that.
+Activations are seen while they stream through an augmented graph; only ranges and histograms are kept. The
+exit code is 1 if memory grows, or exceeds the limit.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def open_backend(quick: bool, threads: int) -> Backend:
 
 
 def export(layers: int, file: str) -> None:
-    """Write BERT with so many layers to a file."""
+    """Write a BERT with this many layers to a file."""
     import onnx
     from bench_machine import quiet
     from bench_models import bert, tensors

@@ -1,11 +1,10 @@
-"""Octune's int8 models on ONNX Runtime and OpenVINO against fp32 and what those runtimes bring themselves,
-side by side.
+"""Octune's int8 models on ONNX Runtime and OpenVINO against fp32 and the runtimes' own int8, side by
+side.
 
     python benchmarks/onnx_speed.py                                  # all models
-    python benchmarks/onnx_speed.py --model minilm --verbose         # one model, with what became of its ops
-    python benchmarks/onnx_speed.py --quick                          # cut-down models: does everything still
-                                                                     work?
-    python benchmarks/onnx_speed.py --markdown docs/benchmarks.md    # the page that documents cite
+    python benchmarks/onnx_speed.py --model minilm --verbose         # one model, and what became of its ops
+    python benchmarks/onnx_speed.py --quick                          # cut-down models, to test the script
+    python benchmarks/onnx_speed.py --markdown docs/benchmarks.md    # write its section of the page
 
 Every contender is made first, one after the other; then all take turns, so that a slow moment of the machine
 hits all of them. Each model runs in a process of its own.

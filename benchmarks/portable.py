@@ -1,16 +1,14 @@
-"""What do weights that are safe on any CPU cost, against weights that use all 8 bits? Accuracy and speed, on
+"""What weights that are safe on any CPU cost in accuracy and speed, against weights that use all 8 bits, on
 fine-tuned models.
 
-    python benchmarks/portable.py --models MODELS --data DATA                                 # prints the
-                                                                                              table
-    python benchmarks/portable.py --models MODELS --data DATA --markdown docs/cpus.md         # writes it into
-                                                                                              the page
+    python benchmarks/portable.py --models MODELS --data DATA                            # prints the table
+    python benchmarks/portable.py --models MODELS --data DATA --markdown docs/cpus.md    # writes it there
     python benchmarks/portable.py --models MODELS --data DATA --only onnx-mrpc
 
 MODELS and DATA are those of ``zoo.py``. Every op is in its fastest int8 scheme, no plan is repaired, nothing
-is compiled: what differs is the weights alone. Needs a CPU with VNNI or AMX, the others have no choice. The
+is compiled: only the weights differ. Needs a CPU with VNNI or AMX; others always have portable weights. The
 portable model is saved, and scored again by a process that runs AVX2 kernels (ONNX Runtime's own kernels
-cannot be told to: there that column shows OpenVINO or nothing).
+cannot be limited: there that column shows OpenVINO or nothing).
 """
 
 from __future__ import annotations

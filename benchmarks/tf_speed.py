@@ -2,11 +2,10 @@
 machine.
 
     python benchmarks/tf_speed.py                                  # BERT-base and BERT-large
-    python benchmarks/tf_speed.py --model bert-base --verbose      # one model, with what became of its ops
-    python benchmarks/tf_speed.py --skip compressor                # without those that have this in their
-                                                                   name
-    python benchmarks/tf_speed.py --quick                          # two layers: does everything still work?
-    python benchmarks/tf_speed.py --markdown docs/benchmarks.md    # the page that documents cite
+    python benchmarks/tf_speed.py --model bert-base --verbose      # one model, and what became of its ops
+    python benchmarks/tf_speed.py --skip compressor                # without contenders of that name
+    python benchmarks/tf_speed.py --quick                          # two layers, to test the script
+    python benchmarks/tf_speed.py --markdown docs/benchmarks.md    # write its section of the page
 
 Every contender is made first, one after the other; then all take turns, so that a slow moment of the machine
 hits all of them.

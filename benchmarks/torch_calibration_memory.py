@@ -1,10 +1,10 @@
-"""Calibration takes the same memory for 4 batches and for 64: nothing of a batch is kept but ranges and
-histograms.
+"""Calibration takes the same memory for 4 batches and for 64: only ranges and histograms are kept of a
+batch.
 
     python benchmarks/torch_calibration_memory.py            # BERT-base, batches of 8 x 128 tokens
     python benchmarks/torch_calibration_memory.py --quick    # two layers, fewer batches
 
-Ends with 1 if memory grows.
+The exit code is 1 if memory grows.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ op.
     python benchmarks/torch_quantize.py --threads 1
 
 Eager int8 layers quantize their input at every call; compiled models do it in the code of the op before. The
-rows of an int8 linear layer say what the difference comes to where it matters. All take turns. Ends with 1 if
-the arithmetic gives other bits than the kernel.
+rows of an int8 linear layer say what the difference amounts to where it matters. All take turns. The exit
+code is 1 if the arithmetic and the kernel differ in a bit.
 """
 
 from __future__ import annotations

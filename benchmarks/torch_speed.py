@@ -1,12 +1,9 @@
 """Octune's int8 models against fp32 and torchao, side by side on this machine.
 
-    python benchmarks/torch_speed.py                                  # all models, about half an hour on two
-                                                                      cores
-    python benchmarks/torch_speed.py --model resnet50 --verbose       # one model, with what the compiler
-                                                                      fused
-    python benchmarks/torch_speed.py --quick                          # cut-down models: does everything still
-                                                                      work?
-    python benchmarks/torch_speed.py --markdown docs/benchmarks.md    # the page that documents cite
+    python benchmarks/torch_speed.py                                  # all models: half an hour on two cores
+    python benchmarks/torch_speed.py --model resnet50 --verbose       # one model, and what became of its ops
+    python benchmarks/torch_speed.py --quick                          # cut-down models, to test the script
+    python benchmarks/torch_speed.py --markdown docs/benchmarks.md    # write its section of the page
 
 Every contender is made first, one after the other; then all take turns, so that a slow moment of the machine
 hits all of them. Each model runs in a process of its own: what one library does to the compiler must not help

@@ -4,7 +4,7 @@
     python benchmarks/torch_trial_cost.py --quick    # two layers, 16 samples
 
 A trial is what a tuning run does for each plan: make the int8 model from the plan and the known ranges, then
-score it. Ends with 1 if that takes longer than scoring the fp32 model.
+score it. The exit code is 1 if that takes longer than scoring the fp32 model.
 """
 
 from __future__ import annotations

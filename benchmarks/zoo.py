@@ -1,15 +1,13 @@
 """Tunes a zoo of fine-tuned models with default settings, and writes what came out into a page.
 
-    python benchmarks/zoo.py --models models --data data                              # all rows that are not
-                                                                                      done yet, then the page
-    python benchmarks/zoo.py --models models --data data --only pytorch-sst2 --again  # one row, anew
-    python benchmarks/zoo.py --page                                                   # the page alone, from
-                                                                                      the rows that are there
+    python benchmarks/zoo.py --models models --data data                              # all missing rows
+    python benchmarks/zoo.py --models models --data data --only pytorch-sst2 --again  # one row again
+    python benchmarks/zoo.py --page                                                   # the page alone
 
 MODELS holds Hugging Face folders whose names end in a task (bert-base-mrpc, minilm-l6-squad). DATA holds
 glue/SST-2 and so on with GLUE's official files, squad with SQuAD's, and imagenet with one folder of images
 per class. Each row runs in a process of its own and is kept as a JSON file (--rows), so that an interrupted
-table goes on where it stopped. A row whose model, data or framework is not there is left out, and said so.
+table goes on where it stopped. A row whose model, data or framework is missing is left out, with a message.
 Full SQuAD takes minutes per evaluation: --questions N looks at its first N only, and the page says so.
 """
 
@@ -47,7 +45,7 @@ CALIBRATION = 128
 
 
 class Missing(Exception):
-    """What a row needs is not here."""
+    """What a row needs is missing."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +63,13 @@ class Place:
             if path.is_dir() and plain_name(path.name).endswith(task)
         ]
         if not found:
-            raise Missing(f"no folder of {self.models} ends in {task}")
+            raise Missing(f"no folder in {self.models} has a name that ends in {task}")
         return found[0]
 
     def folder(self, task: str) -> Path:
         folder = self.data / (task if task in ("squad", "imagenet") else "glue")
         if not folder.is_dir():
-            raise Missing(f"there is no {folder}")
+            raise Missing(f"{folder} does not exist")
         return folder
 
 
@@ -171,7 +169,7 @@ def tensorflow_squad(place: Place, task: str) -> Job:
     train = records.squad_windows(files["train"], tokenizer, questions=CALIBRATION, **common)
     from octune.evaluation import SquadF1
 
-    made = tempfile.TemporaryDirectory()  # goes when the function that scores goes
+    made = tempfile.TemporaryDirectory()  # removed together with the function that scores
     paths = {stem: Path(made.name) / f"{stem}.tf_record" for stem in files}
     for stem, windows in (("train", train), ("dev", dev)):
         records.make_tfrecord(windows.windows, paths[stem])
@@ -217,7 +215,7 @@ ROWS = [
 
 
 def int8_share(result: octune.Result) -> float:
-    """Of the weights of all ops that compute (not those that look up), how many are int8."""
+    """The int8 share of the weights of all ops that compute; lookups do not count."""
     ops = [op for op in result.ops if op.kind != "embedding" and op.parameters]
     total = sum(op.parameters for op in ops)
     return (
@@ -282,10 +280,10 @@ def main() -> None:
         "--rows", type=Path, default=ROOT / "benchmarks" / "zoo_rows", help="where rows are kept"
     )
     parser.add_argument(
-        "--only", action="append", choices=[row.name for row in ROWS], help="run this row; may be given again"
+        "--only", action="append", choices=[row.name for row in ROWS], help="run this row; can be repeated"
     )
-    parser.add_argument("--again", action="store_true", help="run rows that are done, too")
-    parser.add_argument("--questions", type=int, help="use only the first so many questions of SQuAD")
+    parser.add_argument("--again", action="store_true", help="run rows again that are done")
+    parser.add_argument("--questions", type=int, help="use only this many questions of SQuAD, the first ones")
     parser.add_argument("--page", action="store_true", help="run nothing, write the page")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results.md", help="the page")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)

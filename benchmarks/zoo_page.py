@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench_machine import BUSY_NEIGHBOURS
+
 from octune.report.text import in_evaluations
 
 __all__ = ["PUBLISHED", "Published", "write_page"]
@@ -137,7 +139,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def _same(row: dict[str, Any]) -> list[Published]:
-    """The last word of the originals on the same task and framework."""
+    """What the last release of the originals said about the same task and framework."""
     matching = [one for one in PUBLISHED if (one.task, one.framework) == (row["task"], row["framework"])]
     return [one for one in matching if one.release == matching[-1].release]
 
@@ -157,10 +159,10 @@ def _score(value: float) -> str:
 
 
 def _doubts(rows: list[dict[str, Any]]) -> str:
-    busy = [row["name"] for row in rows if row["neighbours"] > 0.2]
+    busy = [row["name"] for row in rows if row["neighbours"] > BUSY_NEIGHBOURS]
     return (
         f"\n**warning**: other processes kept the machine busy during {', '.join(busy)}: their times are "
-        "worth little.\n"
+        "not reliable.\n"
         if busy
         else ""
     )

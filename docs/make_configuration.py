@@ -14,7 +14,18 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from octune.config import Calibration, Config, Criterion, DataSource, Evaluation, ModelSource, Performance, Quantization, Tuning, Workspace
+from octune.config import (
+    Calibration,
+    Config,
+    Criterion,
+    DataSource,
+    Evaluation,
+    ModelSource,
+    Performance,
+    Quantization,
+    Tuning,
+    Workspace,
+)
 from octune.config.schema import TensorOptions
 
 PAGE = Path(__file__).with_name("configuration.md")
@@ -26,7 +37,11 @@ SECTIONS: list[tuple[str, type[BaseModel]]] = [
     ("evaluation", Evaluation),
     ("calibration.data, evaluation.data", DataSource),
     ("quantization", Quantization),
-    ("quantization.weight, quantization.activation, quantization.ops.<op>.weight, quantization.ops.<op>.activation", TensorOptions),
+    (
+        "quantization.weight, quantization.activation, "
+        "quantization.ops.<op>.weight, quantization.ops.<op>.activation",
+        TensorOptions,
+    ),
     ("criterion", Criterion),
     ("tuning", Tuning),
     ("performance", Performance),
@@ -35,7 +50,7 @@ SECTIONS: list[tuple[str, type[BaseModel]]] = [
 
 
 def tables() -> str:
-    """All keys: those of the top level that are no section, then section by section."""
+    """All keys: those of the top level that are not sections, then section by section."""
     inside = {name for name, _ in SECTIONS}
     top = {name: field for name, field in Config.model_fields.items() if name not in inside}
     parts = [_table(top)]
@@ -50,7 +65,10 @@ def _first_sentence(section: type[BaseModel]) -> str:
 
 
 def _table(fields: dict[str, FieldInfo]) -> str:
-    rows = [f"| `{name}` | {_default(field)} | {_escape(field.description or '')} |" for name, field in fields.items()]
+    rows = [
+        f"| `{name}` | {_default(field)} | {_escape(field.description or '')} |"
+        for name, field in fields.items()
+    ]
     return "\n".join(["| key | default | meaning |", "|---|---|---|", *rows])
 
 

@@ -25,7 +25,7 @@ WIDTH, BATCH, TRAIN = 1024, 256, 1000
 
 
 def network() -> nn.Sequential:
-    """An ordinary PyTorch model: nothing in it knows of quantization."""
+    """An ordinary PyTorch model: nothing in it knows about quantization."""
     return nn.Sequential(
         nn.Linear(64, WIDTH),
         nn.ReLU(),
@@ -38,7 +38,7 @@ def network() -> nn.Sequential:
 
 
 def batches(images: torch.Tensor, labels: torch.Tensor) -> list[Batch]:
-    """What a DataLoader would give: (inputs, label)."""
+    """What a DataLoader would yield: (inputs, label)."""
     return list(zip(images.split(BATCH), labels.split(BATCH), strict=True))
 
 
@@ -61,8 +61,8 @@ def main(output: Path) -> None:
     train(model, training)
     model.eval()
 
-    # The one call. Calibration data shows what the activations look like; evaluation data decides, and is
-    # data of its own.
+    # The one call. Calibration data shows what the activations look like; evaluation data decides, and must
+    # be different data.
     result = octune.tune(
         model, calibration=training, evaluation=test, metric="accuracy", criterion=octune.Relative(0.01)
     )
@@ -75,7 +75,7 @@ def main(output: Path) -> None:
     with torch.inference_mode():
         same = torch.equal(loaded(test[0][0]), result.model(test[0][0]))
     print(f"saved to {output}: {', '.join(sorted(path.name for path in output.iterdir()))}")
-    print(f"loaded again, it gives the same answers: {same}")
+    print(f"loaded again, it returns the same answers: {same}")
 
 
 if __name__ == "__main__":

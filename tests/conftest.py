@@ -6,9 +6,12 @@ import logging
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+
+from octune.cost.load import Patience
 
 # Threads that wait for each other by spinning make a busy machine crawl; must be set before torch is
 # imported.
@@ -32,6 +35,14 @@ def shared() -> Path:
     if not (SHARED / "models").is_dir():
         pytest.skip(f"needs the fine-tuned models and data sets in {SHARED.name}/ beside the checkout")
     return SHARED
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run waits up to ten seconds for other processes to end before it times anything. Hundreds of short
+    runs on a machine that stays busy would do nothing else.
+    """
+    monkeypatch.setattr("octune.engine.stopwatch.Patience", partial(Patience, 1.0))
 
 
 @pytest.fixture(autouse=True)

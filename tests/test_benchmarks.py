@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from octune.cost import Load
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -16,9 +19,17 @@ ROOT = Path(__file__).resolve().parents[1]
 def report(monkeypatch: pytest.MonkeyPatch) -> Any:
     """benchmarks/bench_report.py, whose neighbours are modules beside it."""
     monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), *sys.path])
-    import bench_report  # it is no part of the package
+    import bench_report  # it is not part of the package
 
     return bench_report
+
+
+@pytest.fixture
+def machine(report: Any) -> Any:
+    """benchmarks/bench_machine.py."""
+    import bench_machine
+
+    return bench_machine
 
 
 @pytest.fixture
@@ -70,6 +81,35 @@ def test_every_family_writes_its_own_section_and_leaves_the_rest_alone(
     assert page.read_text() == before.replace("4.00x (10.0 ms)", "2.00x (20.0 ms)", 1) != before
     assert "by hand" in before
     assert before.count("## B: speed") == 1
+
+
+def test_the_page_says_what_others_took_and_warns_of_that_alone(
+    report: Any, run: Any, tmp_path: Path
+) -> None:
+    loud = replace(run.models[0], name="l", title="Loud", neighbours={"b1": 0.7})
+    calm = replace(run.models[0], title="Calm", neighbours={"b1": 0.0})
+    both = replace(run, models=[loud, calm])
+    assert report.warnings(both) == ["l b1: other processes kept 0.7 cores busy while it was timed"]
+    assert report.warnings(replace(both, where={**run.where, "load": 1.2}))[0] == (
+        "the machine was busy before the start: other processes kept 1.2 cores busy"
+    )
+    report.write_markdown(tmp_path / "page.md", both)
+    _, of_loud, of_calm = (tmp_path / "page.md").read_text().split("### ")
+    assert "at most 0.70 while models were timed" in of_loud
+    assert "warning" in of_loud
+    assert "at most 0.00 while models were timed" in of_calm
+    assert "warning" not in of_calm
+
+
+def test_the_work_of_a_benchmark_itself_is_not_load(machine: Any) -> None:
+    """Nor is the work of the processes that it starts: a load average would count both."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+        try:
+            with Load() as all_others:  # the child is one of them
+                described = machine.describe(1, ())
+        finally:
+            child.kill()
+    assert described["load"] < all_others.cores
 
 
 def test_a_run_survives_json(report: Any, run: Any) -> None:

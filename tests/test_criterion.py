@@ -352,7 +352,7 @@ def test_false_passes_with_continuous_items(kind: str, n: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["f1", "mcc", "pearson"])
-def test_false_passes_with_a_metric_that_is_no_mean(name: str) -> None:
+def test_false_passes_with_a_metric_that_is_not_a_mean(name: str) -> None:
     rng, n, runs = np.random.default_rng(8), 300, 200
     metric = get_metric(name)
 

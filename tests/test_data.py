@@ -1,4 +1,4 @@
-"""The user's data, whatever its form, can be walked more than once or is refused with a reason."""
+"""The user's data, whatever its form, can be iterated more than once or is refused with a reason."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_generator_is_drawn_into_memory(caplog: pytest.LogCaptureFixture) -> N
     with caplog.at_level(logging.WARNING, "octune"):
         batches = as_batches((n for n in range(3)), role="calibration")
     assert list(batches) == list(batches) == [0, 1, 2]
-    assert "can be walked only once: its 3 batches were drawn into memory" in batches.notes[0]
+    assert "can be iterated only once: its 3 batches were read into memory" in batches.notes[0]
     assert batches.notes[0] in caplog.text
 
 
@@ -90,9 +90,9 @@ def test_empty_data_is_refused_when_walked(data: object) -> None:
         ({"input_ids": [1]}, r"one dict with the keys \['input_ids'\].*Put a single batch in a list"),
         (UserDict(input_ids=[1]), "one dict with the keys"),
         (np.zeros((8, 4)), r"one array of shape \(8, 4\).*Put a single batch in a list"),
-        (7, "is a int, which cannot be walked"),
-        (None, "is a NoneType, which cannot be walked"),
-        (object(), "cannot be walked"),
+        (7, "is a int, which cannot be iterated"),
+        (None, "is a NoneType, which cannot be iterated"),
+        (object(), "cannot be iterated"),
     ],
 )
 def test_what_is_no_data_is_refused(data: object, message: str) -> None:

@@ -24,7 +24,7 @@ from octune.search import STRATEGIES
 from octune.tasks import task_names
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
 SOURCES = sorted(
     path
     for folder in ("src", "examples", "benchmarks", "docs")

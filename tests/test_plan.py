@@ -223,7 +223,7 @@ def test_check_names_an_op_that_is_not_there() -> None:
 def test_check_names_what_an_op_can_do_instead() -> None:
     with pytest.raises(
         PlanError,
-        match="asks for bf16 at 'fc', which can run as: int8 static per_channel minmax, int8 dynamic",
+        match="asks for bf16 at 'fc', which can run in: int8 static per_channel minmax, int8 dynamic",
     ):
         Plan({"fc": Scheme.bf16()}).check(OPS)
     with pytest.raises(PlanError, match="its padding has no int8 kernel"):

@@ -13,6 +13,9 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +169,29 @@ def _tensors(inputs: Any) -> dict[str, Any]:
 
 def classifier(folder: Path, task: str, data: Path) -> Path:
     """A Hugging Face folder of a BERT that was trained on the made-up task."""
+    return _made_once(folder, f"classifier {task}", lambda place: _train_classifier(place, task, data))
+
+
+def reader(folder: Path, data: Path, **options: Any) -> Path:
+    """A Hugging Face folder of a BERT that was trained to find the place."""
+    return _made_once(folder, f"reader {options}", lambda place: _train_reader(place, data, **options))
+
+
+def _made_once(folder: Path, key: str, make: Callable[[Path], None]) -> Path:
+    """Equal models are trained once in a test run: data and training are the same every time."""
+    if key not in _MADE:
+        kept = Path(_KEPT.name) / str(len(_MADE))
+        make(kept)
+        _MADE[key] = kept
+    shutil.copytree(_MADE[key], folder, dirs_exist_ok=True)
+    return folder
+
+
+_KEPT = tempfile.TemporaryDirectory(prefix="octune-zoo-")
+_MADE: dict[str, Path] = {}
+
+
+def _train_classifier(folder: Path, task: str, data: Path) -> None:
     import torch
     from transformers import BertForSequenceClassification
 
@@ -181,11 +207,9 @@ def classifier(folder: Path, task: str, data: Path) -> Path:
             yield _tensors(inputs) | {"labels": labels.float() if regression else labels.long()}
 
     _trained(model, steps()).save_pretrained(folder)
-    return folder
 
 
-def reader(folder: Path, data: Path, **options: Any) -> Path:
-    """A Hugging Face folder of a BERT that was trained to find the place."""
+def _train_reader(folder: Path, data: Path, **options: Any) -> None:
     import torch
     from transformers import AutoTokenizer, BertForQuestionAnswering
 
@@ -202,4 +226,3 @@ def reader(folder: Path, data: Path, **options: Any) -> Path:
             yield tensors | {"start_positions": answer, "end_positions": answer}
 
     _trained(model, steps()).save_pretrained(folder)
-    return folder

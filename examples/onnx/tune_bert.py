@@ -1,8 +1,9 @@
 """A BERT as ONNX: tune it to int8 for ONNX Runtime or OpenVINO, whichever is faster.
 
-python tune_bert.py --task=sst-2 --model=models/bert-sst2 --data=data/glue --output=sst2-int8       # a
-Hugging Face folder: is exported python tune_bert.py --task=sst-2 --model=bert-sst2.onnx
---tokenizer=models/bert-sst2 --data=data/glue
+    python tune_bert.py --task=sst-2 --model=models/bert-sst2 --data=data/glue --output=sst2-int8
+    python tune_bert.py --task=sst-2 --model=bert-sst2.onnx --tokenizer=models/bert-sst2 --data=data/glue
+
+A Hugging Face folder is exported first.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def main() -> None:
     print(result)
     saved = result.save(args.output, overwrite=True)
     print(f"saved to {saved}: {', '.join(sorted(path.name for path in saved.iterdir()))}")
-    # What is saved runs as ONNX Runtime's sessions do: a feed in, arrays out.
+    # What is saved runs like a session of ONNX Runtime: a feed in, arrays out.
     session: Any = octune.load(saved)
     inputs, _ = next(iter(data.evaluation))
     answers = session.run(None, inputs)

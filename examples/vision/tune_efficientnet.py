@@ -5,8 +5,8 @@
     python tune_efficientnet.py --data=imagenet/val --output=efficientnet-int8
 
 The folder has one folder of images per class: 1,000 of them, whose order by name is the order of the classes.
-Every fifth image calibrates, the others judge. Images are scaled to a shorter side of 256 and cut to 224 x
-224 around the centre; smaller ones are scaled to that.
+Every fifth image is for calibration, the others are scored. Images are scaled to a shorter side of 256 and
+cut to 224 x 224 around the centre; smaller ones are scaled to that.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--output", type=Path, default=Path("result"))
     parser.add_argument("--batch_size", type=int, default=16)
-    parser.add_argument("--images", type=int, help="use only so many images, spread over all classes")
+    parser.add_argument("--images", type=int, help="use only this many images, spread over all classes")
     args = parser.parse_args()
     files = find(args.data)
     if args.images is not None:

@@ -1,4 +1,4 @@
-"""The ``octune`` command: tune, resume, analyze, demo, doctor, config.
+"""The ``octune`` command: tune, resume, replay, analyze, demo, doctor, config.
 
 Exit codes: 0 the criterion is met, 1 it is not, 2 bad input, 130 interrupted with nothing to hand back.
 """
@@ -176,7 +176,7 @@ def _named(
     if tokenizer is not None and task is None:
         raise ConfigError("--tokenizer is for the data of --task, which is missing.")
     if config == Config() and (task is None or model is None):
-        raise ConfigError("Say what the model is: a YAML file, or --task, --model and --data.")
+        raise ConfigError("Name the model: give a YAML file, or --task, --model and --data.")
     if task is not None:
         from octune.tasks.load import check_task
 

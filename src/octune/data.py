@@ -1,10 +1,10 @@
-"""The user's data as batches that can be walked more than once.
+"""The user's data as batches that can be iterated more than once.
 
     batches = as_batches(loader, role="evaluation")
     for batch in batches: ...
 
 A list, a DataLoader or any other iterable is taken as it is; a function without arguments is called for every
-walk; a generator can be walked only once, so it is drawn into memory. What cannot be data is refused with a
+pass; a generator can be iterated only once, so it is read into memory. What cannot be data is refused with a
 message.
 """
 
@@ -23,7 +23,7 @@ log = logging.getLogger("octune")
 
 
 class Batches:
-    """Batches that can be walked again and again, at most ``limit`` of them.
+    """Batches that can be iterated again and again, at most ``limit`` of them.
 
     Where the data allows it they can also be picked by number: ``pick(3)``, of ``count``. ``blocks`` says how
     many batches make a block, for data whose blocks are random samples of its rows.
@@ -45,14 +45,14 @@ class Batches:
 
     @property
     def count(self) -> int | None:
-        """How many batches can be picked by number; None where they can only be walked."""
+        """How many batches can be picked by number; None if they can only be iterated."""
         if self.pick is None or self._length is None:
             return None
         return self._length() if self._limit is None else min(self._length(), self._limit)
 
     @property
     def blocks(self) -> Sequence[int] | None:
-        """How many batches each block has; None where the rows come in no random order."""
+        """How many batches each block has; None if the rows are not in random order."""
         return None if self._blocks is None else self._blocks()
 
     def taken(self, numbers: Sequence[int], blocks: Sequence[int] | None = None) -> Batches:
@@ -79,7 +79,7 @@ class Batches:
             yield batch
         if count == 0:
             raise DataError(
-                f"The {self._role} data is empty: it gave no batch. Expected an iterable of batches, for "
+                f"The {self._role} data is empty: it has no batches. Expected an iterable of batches, for "
                 "example a DataLoader."
             )
 
@@ -89,7 +89,7 @@ class Batches:
 
 
 def as_batches(data: Any, *, role: str, limit: int | None = None) -> Batches:
-    """Make the user's data walkable more than once; ``role`` ("calibration", "evaluation") is for messages.
+    """Make the user's data iterable more than once; ``role`` ("calibration", "evaluation") is for messages.
 
     ``limit`` bounds the number of batches, which is what lets an endless generator be calibration data.
     """
@@ -114,12 +114,12 @@ def as_batches(data: Any, *, role: str, limit: int | None = None) -> Batches:
     if not isinstance(data, Iterable) and (isinstance(data, type) or not hasattr(data, "__getitem__")):
         if callable(data):
             return Batches(lambda: iter(_called(data, role)), role, limit)
-        raise DataError(f"The {role} data is a {type(data).__name__}, which cannot be walked. {expected}")
+        raise DataError(f"The {role} data is a {type(data).__name__}, which cannot be iterated. {expected}")
     if isinstance(data, Iterator):
         kept = list(islice(data, limit))
         note = (
-            f"the {role} data is a generator, which can be walked only once: its {len(kept)} batches were "
-            "drawn into memory"
+            f"the {role} data is a generator, which can be iterated only once: its {len(kept)} batches were "
+            "read into memory"
         )
         log.warning("%s", note)
         return Batches(lambda: iter(kept), role, limit, (note,), kept.__getitem__, kept.__len__)
@@ -128,13 +128,13 @@ def as_batches(data: Any, *, role: str, limit: int | None = None) -> Batches:
 
 
 def _random_access(data: Any) -> tuple[Callable[[int], Any], Callable[[], int]] | tuple[None, None]:
-    """How to get at a batch by its number, if that is sure to be what a walk gives."""
+    """How to get a batch by its number, if that is certain to be the batch that iterating yields."""
     if isinstance(data, Sequence) or isinstance(getattr(type(data), "blocks", None), property):
         return data.__getitem__, data.__len__
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not hasattr(data, "__iter__"):
         return data.__getitem__, data.__len__
     # A DataLoader in order: its batches are made of known items. With workers, picking them one by one would
-    # be slower than a walk.
+    # be slower than iterating.
     if (
         type(data).__name__ != "DataLoader"
         or type(getattr(data, "sampler", None)).__name__ != "SequentialSampler"

@@ -1,17 +1,15 @@
 """Everything Octune raises on purpose.
 
     OctuneError
-    ├── ConfigError          the YAML file or an argument: names file, line, key, expectation, nearest valid
-                             key
+    ├── ConfigError          the YAML file or an argument: names file, line, key, and the nearest valid key
     ├── DataError            calibration or evaluation data: empty, one-shot, wrong type, missing folder
     ├── ModelError           the model: not recognised, cannot be copied, cannot be run on the data
     │   └── UnsupportedError a request that the backend cannot honour
     ├── EvaluationError      the user's scoring code: raised, hung, or returned something that is not a score
     │   └── EvaluationTimeout
-    ├── CriterionError       nothing quantized met the criterion, and the caller asked for an error instead of
-                             the closest model
-    ├── PlanError            a plan names an op that is not there, or a scheme that op cannot run
-    ├── ArtifactError        a saved folder is tampered with, truncated, or needs code that is not there
+    ├── CriterionError       nothing quantized met the criterion, and the caller asked for that to be an error
+    ├── PlanError            a plan names an op that does not exist, or a scheme that the op cannot run
+    ├── ArtifactError        a saved folder is tampered with, truncated, or needs code that is missing
     ├── WorkspaceError       the journal belongs to another run, or cannot be written
     ├── DownloadError        a file of the demo cannot be fetched or does not match its hash
     └── MissingDependency    an extra is not installed; the message is the pip command
@@ -40,7 +38,7 @@ __all__ = [
     "WorkspaceError",
 ]
 
-# How a line ends that only says where in a library's sources an error passed: "Exception from
+# The end of a line that only says where in a library's sources an error passed: "Exception from
 # src/inference/src/cpp/core.cpp:84:".
 _LOCATION = re.compile(r"\.[ch]\w*:\d+:$")
 _LONGEST = 300
@@ -75,7 +73,7 @@ class EvaluationTimeout(EvaluationError):
 
 
 class CriterionError(OctuneError):
-    """Nothing quantized met the criterion, and that was asked to be an error."""
+    """Nothing quantized met the criterion, and the caller asked for that to be an error."""
 
 
 class PlanError(OctuneError, ValueError):
@@ -108,8 +106,7 @@ def summary(error: BaseException) -> str:
     """What an error says, in one line of at most 300 characters; an error without a message is shown as
     ``repr`` does.
 
-    summary(RuntimeError("Exception from src/core.cpp:84:\\nUnable to read the model"))      # "Unable to read
-    the model"
+    summary(RuntimeError("Exception from src/core.cpp:84:\\nUnable to read it"))      # "Unable to read it"
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
     said = lines[0]

@@ -1,4 +1,4 @@
-"""Where Octune keeps what it need not make twice: the demo's files, timings of ops."""
+"""Where Octune keeps what need not be made twice: the demo's files, timings of ops."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ __all__ = ["cache_folder"]
 
 
 def cache_folder() -> Path:
-    """``$OCTUNE_CACHE``, or ``~/.cache/octune``; it may not be there yet."""
+    """``$OCTUNE_CACHE``, or ``~/.cache/octune``; it need not exist yet."""
     return Path(os.environ.get("OCTUNE_CACHE") or "~/.cache/octune").expanduser()

@@ -1,4 +1,4 @@
-"""What this machine can do, and what follows from it. Nothing else in Octune asks for the name of an
+"""What this machine can do, and what follows from it. No other module of Octune knows the name of an
 instruction set.
 
     machine = probe_machine()
@@ -107,7 +107,7 @@ class Machine:
         return next((name for feature, name in names.items() if feature in self.features), self.architecture)
 
     def lacks(self, other: Mapping[str, Any]) -> tuple[str, ...]:
-        """What code compiled on another machine (its :meth:`to_json`) may use and this one does not have."""
+        """What code compiled on another machine (its :meth:`to_json`) may use but this one does not have."""
         if other["architecture"] != self.architecture:
             return (str(other["architecture"]),)
         return tuple(feature for feature in other["features"] if feature not in self.features)
@@ -122,7 +122,7 @@ _pretended: list[Machine] = []
 
 @contextmanager
 def pretending(machine: Machine) -> Iterator[Machine]:
-    """While this is open, :func:`probe_machine` says this: how code for other CPUs is tested."""
+    """While this is open, :func:`probe_machine` returns this machine: how code for other CPUs is tested."""
     _pretended.append(machine)
     try:
         yield machine
@@ -131,7 +131,7 @@ def pretending(machine: Machine) -> Iterator[Machine]:
 
 
 def probe_machine() -> Machine:
-    """This machine, as kernels are allowed to see it."""
+    """This machine, with the features that kernels are allowed to use."""
     return (
         _pretended[-1]
         if _pretended

@@ -134,8 +134,8 @@ class Op:
     """One operation of a model that could be quantized.
 
     ``schemes`` are the ones the backend can run it in, fp32 always among them. An op that cannot be quantized
-    has fp32 alone, and ``note`` says why. ``signature`` says what it computes but for its weights: ops with
-    an equal signature cost the same on an equal input.
+    has fp32 alone, and ``note`` says why. ``signature`` says what it computes, apart from its weights: ops
+    with equal signatures cost the same on equal inputs.
     """
 
     name: str
@@ -221,8 +221,8 @@ class Plan(Mapping[str, Scheme]):
         return cls({name: Scheme.from_json(scheme) for name, scheme in data.items()})
 
     def check(self, ops: Iterable[Op]) -> None:
-        """Raise :class:`PlanError` if this plan names an op that is not there or a scheme that op cannot
-        run.
+        """Raise :class:`PlanError` if this plan names an op that does not exist or a scheme that the op
+        cannot run.
         """
         known = {op.name: op for op in ops}
         for name, scheme in self._schemes.items():
@@ -234,7 +234,7 @@ class Plan(Mapping[str, Scheme]):
             if (scheme.dtype, scheme.mode, scheme.granularity) not in wanted:
                 able = ", ".join(str(s) for s in known[name].schemes)
                 raise PlanError(
-                    f"The plan asks for {scheme} at {name!r}, which can run as: {able}. "
+                    f"The plan asks for {scheme} at {name!r}, which can run in: {able}. "
                     f"{known[name].note}".rstrip()
                 )
 

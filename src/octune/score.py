@@ -1,4 +1,4 @@
-"""What an evaluation says: a value, how many items it rests on, and how far it could be off.
+"""What an evaluation says: a value, how many items it is based on, and how far off it could be.
 
 Score.of(0.91)                          a black-box number: no items, no interval
 Score.from_items([1, 0, 1, 1])          a mean of per-item scores, with a 95 % interval
@@ -25,12 +25,12 @@ Z95 = 1.959963984540054
 class Score:
     """The score of one model on one evaluation set.
 
-    ``items`` holds one number per item whose mean is the value (for metrics that are no mean, such as F1, the
-    jackknife's pseudo-values), so that two models can be compared item by item. ``hits`` says which items
+    ``items`` holds one number per item whose mean is the value (for metrics that are not means, such as F1,
+    the jackknife's pseudo-values), so that two models can be compared item by item. ``hits`` says which items
     were answered right, where that has a meaning: it is what flips are counted on. ``limits`` are the
     smallest and the largest score that an item can have, where the value is the mean of the items and they
     are known (infinite: no such limit). ``span`` is how far one changed answer can move a pseudo-value, where
-    the items are such.
+    the items are pseudo-values.
 
     A score that was stopped early, because it could no longer pass, has a ``total`` of more than its ``n``
     items. Its ``index`` says which items of the full score it has, and ``p`` bounds the chance that a
@@ -65,7 +65,7 @@ class Score:
 
     @classmethod
     def of(cls, value: float) -> Score:
-        """A score about which nothing but its value is known."""
+        """A score of which only the value is known."""
         return cls(float(value))
 
     @classmethod

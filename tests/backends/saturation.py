@@ -3,8 +3,8 @@ in 16 bits.
 
 A backend's tests subclass :class:`ExactSums`, and say how a model of one op is built and run. It is fed, for
 every output of the op, the inputs that would overflow first: the largest number wherever the output's weight
-is positive and the smallest elsewhere, and the reverse. tests/test_other_cpus.py runs these tests once more,
-on the kernels that older CPUs run.
+is positive and the smallest elsewhere, and the reverse. tests/end_to_end/test_other_cpus.py runs these tests
+once more, on the kernels that older CPUs run.
 """
 
 from __future__ import annotations

@@ -74,6 +74,7 @@ def run_document(documents: Path, bert: Bert, folder: Path, monkeypatch: pytest.
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("task", TASKS)
@@ -144,6 +145,7 @@ class Named(torch.utils.data.DataLoader):  # type: ignore[misc,name-defined]
             )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("task", TASKS)
 def test_a_script_that_scores_by_itself(
@@ -185,6 +187,7 @@ def config(relative: float = 0.01, **sections: Any) -> Config:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager")
 def test_a_loader_and_the_metric_of_the_yaml_file_score_the_model(bert: Bert, tmp_path: Path) -> None:
     (tmp_path / "conf.yaml").write_text(YAML.format(relative=0.01))
@@ -200,6 +203,7 @@ def test_a_loader_and_the_metric_of_the_yaml_file_score_the_model(bert: Bert, tm
         assert made(**inputs).logits.shape == (16, 2)
 
 
+@pytest.mark.slow
 def test_what_the_original_returned_as_none_comes_back_with_a_warning(bert: Bert) -> None:
     """A gain of 90 % is demanded, which nothing can give."""
     tuner = ilit.Tuner(config(relative=-0.9, tuning=config().tuning.model_copy(update={"max_trials": 2})))
@@ -214,6 +218,7 @@ def test_what_the_original_returned_as_none_comes_back_with_a_warning(bert: Bert
     assert strict.result is not None  # what was learned is not lost
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_from_its_folder_or_its_journal(bert: Bert, tmp_path: Path) -> None:
     calls: list[int] = []
 

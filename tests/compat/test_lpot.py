@@ -79,6 +79,7 @@ def run_document(
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.filterwarnings("ignore:Mean of empty slice", "ignore:invalid value encountered")
 def test_the_document_runs_on_made_up_data(
@@ -130,6 +131,7 @@ tuning:
 """
 
 
+@pytest.mark.slow
 def test_a_reader_is_tuned_and_written(
     made_up: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +236,7 @@ def conf(tmp_path: Path) -> Path:
     return tmp_path / "conf.yaml"
 
 
+@pytest.mark.slow
 def test_loaders_and_the_metric_of_the_file(classifier: tuple[Path, Path], conf: Path) -> None:
     result = tune_classifier(classifier[0], Rows(*classifier, rows=64, length=24), Quantization(str(conf)))
     assert result.met, str(result)
@@ -274,6 +277,7 @@ class OneLess:
         return predictions, [label - 1 for label in labels]
 
 
+@pytest.mark.slow
 def test_a_metric_and_a_step_of_the_users_own(classifier: tuple[Path, Path], conf: Path) -> None:
     quantizer = Quantization(conf)
     quantizer.metric("hits", Hits, times=100.0)
@@ -285,6 +289,7 @@ def test_a_metric_and_a_step_of_the_users_own(classifier: tuple[Path, Path], con
         quantizer.metric("no metric", OneLess)
 
 
+@pytest.mark.slow
 def test_a_step_that_the_file_names(classifier: tuple[Path, Path], tmp_path: Path) -> None:
     file = tmp_path / "conf.yaml"
     steps = "    postprocess:\n      transform:\n        LabelShift: 1\n"
@@ -296,6 +301,7 @@ def test_a_step_that_the_file_names(classifier: tuple[Path, Path], tmp_path: Pat
     assert result.baseline.score.value > 0.9
 
 
+@pytest.mark.slow
 def test_performance_only_skips_scoring_and_says_so(classifier: tuple[Path, Path], tmp_path: Path) -> None:
     file = tmp_path / "conf.yaml"
     file.write_text(CLASSIFIER + "  exit_policy:\n    performance_only: true\n")
@@ -350,7 +356,7 @@ def test_the_two_ways_to_make_the_transform_agree(made_up: dict[str, Any]) -> No
     f1.update(["the Denver Broncos", "Rome"], [["Denver Broncos"], "Paris"])
     assert f1.result() == pytest.approx(50)
     with pytest.raises(
-        EvaluationError, match=r"results are of 3 features, but there are \d+ that .* doc_stride 8"
+        EvaluationError, match=r"results for 3 features, but \d+ features that .* doc_stride 8"
     ):
         from_files((results[:3], label))
 
@@ -453,7 +459,7 @@ def test_graphs_run_to_the_end_of_their_iterator_and_are_written(
             session, "MakeIterator", feed, ["IteratorGetNext:3", "unstack:0"], iteration=2
         )
         named = iterator_sess_run(session, "MakeIterator", feed, {"start": "unstack:0"}, 1)
-        with pytest.raises(DataError, match=r"gave no batch"):
+        with pytest.raises(DataError, match=r"returned no batch"):
             iterator_sess_run(session, "MakeIterator", feed, "unstack:0", iteration=0)
     assert ids.tolist() == [1_000_000_000 + number for number in range(zoo.DEV)]
     assert [array.shape for array in pair] == [(80,), (80, LENGTH)]

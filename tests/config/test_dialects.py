@@ -516,7 +516,7 @@ def test_what_cannot_be_honoured_is_said(old: str, value: Any, said: str) -> Non
 
 def test_resume_from_another_folder_than_the_workspace() -> None:
     document = nested("tuning.workspace", {"path": "a", "resume": "b"}, LPOT_BASE)
-    with pytest.raises(ConfigError, match=r"names another folder than tuning\.workspace\.path"):
+    with pytest.raises(ConfigError, match=r"names a different folder from tuning\.workspace\.path"):
         parse_config(document)
 
 

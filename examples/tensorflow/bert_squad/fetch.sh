@@ -17,7 +17,7 @@ read_arguments() {
     shift
   done
   [ -n "$output_dir" ] || fail "--output_dir is missing. Say where to put the files: $0 --output_dir=./data"
-  [ -z "$local_dir" ] || [ -d "$local_dir" ] || fail "--local names '$local_dir', which is no folder."
+  [ -z "$local_dir" ] || [ -d "$local_dir" ] || fail "--local names '$local_dir', which is not a folder."
   mkdir -p "$output_dir"
 }
 

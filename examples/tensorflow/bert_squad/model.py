@@ -1,13 +1,11 @@
 """BERT as a frozen TensorFlow 1 graph, in the spelling of google-research/bert, from either kind of
 checkpoint.
 
-    graph = squad_graph("models/bert-large-squad", max_seq_length=384)      # reads its own TFRecord file: see
-                                                                            records.py
-    graph = classifier_graph("models/bert-sst2")                            # input_ids, input_mask,
-                                                                            segment_ids -> logits
+    graph = squad_graph("models/bert-large-squad", max_seq_length=384)   # reads a TFRecord file: records.py
+    graph = classifier_graph("models/bert-sst2")        # input_ids, input_mask, segment_ids -> logits
 
 A checkpoint is a Hugging Face folder (config.json, safetensors) or a google-research one (bert_config.json,
-model.ckpt*); any size that its configuration describes, BERT-large included. The SQuAD graph carries its own
+model.ckpt*); any size that its configuration describes, BERT-large included. The SQuAD graph contains its own
 iterator, as graphs of that time do: feed ``input_file:0`` and ``batch_size:0`` to the op ``MakeIterator``
 once, then fetch ``IteratorGetNext:3`` (unique ids), ``unstack:0`` and ``unstack:1`` (start and end logits)
 until OutOfRangeError.
@@ -86,7 +84,7 @@ def read_checkpoint(folder: Path | str) -> tuple[BertConfig, Weights]:
     if (folder / "config.json").is_file():
         return BertConfig.read(folder / "config.json"), _hugging_face_weights(folder)
     raise ModelError(
-        f"{folder} is no BERT checkpoint. Expected bert_config.json (google-research) or config.json "
+        f"{folder} is not a BERT checkpoint. Expected bert_config.json (google-research) or config.json "
         "(Hugging Face) in it."
     )
 
@@ -263,7 +261,7 @@ def _root_scope() -> Iterator[None]:
 
 
 def squad_graph(checkpoint: Path | str, max_seq_length: int = 384) -> tf.Graph:
-    """A graph that reads a TFRecord file of SQuAD features and gives start and end logits."""
+    """A graph that reads a TFRecord file of SQuAD features and computes start and end logits."""
     config, weights = read_checkpoint(checkpoint)
 
     def build() -> None:

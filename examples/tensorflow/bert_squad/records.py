@@ -1,5 +1,5 @@
 """SQuAD as the TFRecord file that a graph with its own iterator reads, and answers from what such a graph
-gives back.
+returns.
 
 windows = squad_windows("data/dev-v1.1.json", tokenizer)
 make_tfrecord(windows.windows, "eval.tf_record")

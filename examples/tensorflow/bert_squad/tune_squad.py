@@ -3,8 +3,8 @@
     python tune_squad.py --model_dir=./model --data_dir=./data --output_model=./result                 # tune
     python tune_squad.py --model_dir=./model --data_dir=./data --mode=accuracy                         # fp32
     python tune_squad.py --input_model=./result --model_dir=./model --data_dir=./data --mode=accuracy  # int8
-    python tune_squad.py --input_model=./result --model_dir=./model --data_dir=./data --mode=benchmark
-    --iteration=40 --batch_size=1
+    python tune_squad.py --input_model=./result --model_dir=./model --data_dir=./data --mode=benchmark \\
+        --iteration=40 --batch_size=1
 
 ``model_dir`` holds a checkpoint of google-research or a Hugging Face folder (see prepare_model.sh),
 ``data_dir`` the official SQuAD files (see prepare_dataset.sh). ``input_model`` is what tuning saved; a frozen
@@ -57,7 +57,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--iteration", type=int, default=-1, help="batches to time in benchmark mode; -1: all"
     )
-    parser.add_argument("--questions", type=int, help="use the first so many questions only")
+    parser.add_argument("--questions", type=int, help="use only this many questions, the first ones")
     parser.add_argument("--max_seq_length", type=int, default=384)
     parser.add_argument(
         "--doc_stride", type=int, default=128, help="tokens by which windows over a long context overlap"

@@ -1,8 +1,7 @@
 """The calls of iLiT and LPOT, for code that was written for them: change the import line, keep the rest.
 
     from octune.compat import ilit                             # was: import ilit
-    from octune.compat.lpot import Quantization                # was: from lpot.quantization import
-                                                               Quantization
+    from octune.compat.lpot import Quantization                # was: from lpot import Quantization
 
 Thin: both translate and call :func:`octune.tune`. docs/compat.md maps the old names to the new ones.
 """

@@ -1,5 +1,5 @@
-"""What both inherited interfaces do around :func:`octune.tune`: find the run to resume, and hand the model
-over.
+"""What both inherited interfaces do around :func:`octune.tune`: find the run to resume, and return the
+model.
 
 The originals returned None when nothing met the criterion. Here the closest model comes back with a warning,
 or ``strict`` makes it an error.
@@ -39,7 +39,7 @@ def refuse_training(q_func: object) -> None:
 
 
 def resumed(config: Config, resume_file: str | Path | None) -> Config:
-    """The configuration with the workspace of an earlier run, which ``resume_file`` names: its folder, or the
+    """The configuration with the workspace of an earlier run. ``resume_file`` names its folder, or the
     journal in it.
     """
     if resume_file is None:
@@ -62,7 +62,7 @@ def resumed(config: Config, resume_file: str | Path | None) -> Config:
 
 
 def hand_over(result: Result, *, strict: bool) -> Any:
-    """The model of a result; what the originals would have called a failure warns, or raises if
+    """The model of a result; what was a failure in the originals is a warning, or an error if
     ``strict``.
     """
     log.info("%s", result)

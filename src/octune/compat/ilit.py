@@ -1,11 +1,10 @@
-"""iLiT's ``Tuner``: seed code runs after changing its import line.
+"""iLiT's ``Tuner``: code written for it runs after changing its import line.
 
     from octune.compat import ilit
 
     tuner = ilit.Tuner("./conf.yaml")
     model = tuner.tune(model, dataloader, eval_func=eval_func)
-    tuner.result                                                # everything that was learned: an
-                                                                octune.Result
+    tuner.result                      # everything that was learned: an octune.Result
 
 The model needs no QuantStub and no fusion by hand; the one you bring is not changed.
 """
@@ -48,8 +47,9 @@ class Tuner:
         """The fastest quantized form of ``model`` that meets the criterion.
 
         It is scored by ``eval_func(model) -> float``, or by the YAML's ``tuning.metric`` over
-        ``eval_dataloader``. Both loaders give ``(inputs, label)``; a dict of inputs is ``model(**inputs)``.
-        ``resume_file`` is the folder of an interrupted run, the one that ``snapshot.path`` named.
+        ``eval_dataloader``. Both loaders yield ``(inputs, label)``; a dict of inputs means
+        ``model(**inputs)``. ``resume_file`` is the folder of an interrupted run, the one that
+        ``snapshot.path`` named.
         """
         refuse_training(q_func)
         config = resumed(self.config, resume_file)

@@ -14,7 +14,7 @@ from octune.config.messages import Keys, Where, got
 from octune.config.schema import DataSource
 from octune.config.translate import Translation
 
-# LPOT's name of the data set, in lower case -> the task it means where none is named.
+# LPOT's name of the data set, in lower case -> the task it implies if none is named.
 TASKS = {"glue": "mrpc", "bert": "squad", "squad": "squad"}
 SAME = {
     "root": "folder",
@@ -32,7 +32,7 @@ KNOWN = (*SAME, "evaluate", "dynamic_length", "label_file", *REFUSED)
 
 
 def read_dataset(done: Translation, value: Any, where: Where, new: Where) -> None:
-    """Puts the data source that ``value`` means at ``new``, or notes why there is none."""
+    """Puts the data source that ``value`` describes at ``new``, or notes why it cannot."""
     if isinstance(value, str):
         done.put(new, value, where)
         return

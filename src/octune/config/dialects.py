@@ -56,8 +56,8 @@ def _postprocess(done: Translation, value: Any, where: Where) -> None:
 
 
 def _ops(done: Translation, value: Any, where: Where, *, patterns: bool) -> None:
-    """``{'conv1': {'weight': {'dtype': ['fp32']}}}``. iLiT knows exact names only, so there a name never is
-    an expression.
+    """``{'conv1': {'weight': {'dtype': ['fp32']}}}``. iLiT knows exact names only, so its names are never
+    regular expressions.
     """
     for op, tensors, at in done.entries(value, where):
         new = ("quantization", "ops", op if patterns or not is_pattern(op) else re.escape(op))
@@ -124,7 +124,7 @@ def _evaluated_batches(done: Translation) -> None:
     if size is None:
         done.problem(
             where,
-            "counts batches, and no batch size is known here. Add evaluation.accuracy.dataloader.batch_size, "
+            "counts batches, but no batch size is known here. Add evaluation.accuracy.dataloader.batch_size, "
             "or remove it.",
         )
     elif not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -134,7 +134,7 @@ def _evaluated_batches(done: Translation) -> None:
 
 
 def _timed_data(done: Translation) -> None:
-    """Latency is measured on the data that the model is scored on, so other data cannot be honoured."""
+    """Latency is measured on the data that the model is scored on; a request for other data is refused."""
     timed, where = done.kept.get("evaluation.performance.dataloader.dataset", (None, ()))
     if where and timed != done.kept.get("evaluation.accuracy.dataloader.dataset", (None, ()))[0]:
         done.problem(
@@ -161,8 +161,8 @@ def _resume(done: Translation) -> None:
     elif path is not None and PurePath(str(path)) != PurePath(value):
         done.problem(
             where,
-            f"names another folder than tuning.workspace.path ({path!r}). Write 'resume: true' to go on in "
-            "that folder.",
+            f"names a different folder from tuning.workspace.path ({path!r}). Write 'resume: true' to go on "
+            "in that folder.",
         )
     else:
         done.put(("workspace", "path"), value, where)
@@ -198,8 +198,8 @@ _NO_TRANSFORM = (
 
 
 def _loader(old: str, section: str, dataset: list[Row]) -> list[Row]:
-    """A data loader of LPOT: what it reads and in which portions; what it does to the data on the way is out
-    of reach.
+    """An LPOT data loader: what it reads, and in batches of what size. What it does to the data on the way
+    cannot be reproduced.
     """
     return [
         *move(f"{old}.batch_size", f"{section}.batch_size"),
@@ -212,7 +212,7 @@ def _loader(old: str, section: str, dataset: list[Row]) -> list[Row]:
 
 
 def _scored_data(old: str) -> list[Row]:
-    """The data that models are scored on; it is kept as well, because the data for timing must be the
+    """The data that models are scored on. It is also remembered, because the data for timing must be the
     same.
     """
     kept = keep(old)
@@ -297,8 +297,8 @@ def detect_dialect(data: Mapping[str, Any]) -> DialectName:
     """The dialect that knows most of a document's keys: ``detect_dialect({"tuning": {"exit_policy": {}}}) ==
     "lpot"``.
 
-    Keys that all know decide nothing. Of equals, a list of mappings speaks for iLiT, ``model.framework``
-    without ``model.path`` for LPOT; everything else is native.
+    Keys that all dialects have decide nothing. In a tie, a list of mappings means iLiT, and
+    ``model.framework`` without ``model.path`` means LPOT; everything else is native.
     """
     known = {name: _known(data, keys, lists=name != "native") for name, keys in KEYS.items()}
     best = {name for name, count in known.items() if count == max(known.values())}
@@ -313,12 +313,12 @@ def detect_dialect(data: Mapping[str, Any]) -> DialectName:
 
 
 def to_native(name: DialectName, data: Mapping[str, Any]) -> Translation:
-    """A document of one of the inherited dialects in the schema's terms."""
+    """Translates a document of one of the inherited dialects into the schema's terms."""
     return translate(DIALECTS[name], data, foreign_key(name, data))
 
 
 def foreign_key(name: DialectName, data: Mapping[str, Any]) -> Callable[[Where], str]:
-    """Says of an unknown key that another dialect has it, and which key made the document one of this
+    """Says that an unknown key belongs to another dialect, and which key made this a document of this
     dialect.
     """
 
@@ -362,7 +362,7 @@ def _leads_to(keys: Keys, where: Where) -> bool:
 
 
 def _sign(data: Mapping[str, Any], name: DialectName) -> str | None:
-    """A key of the document that only this dialect knows."""
+    """A key of the document that only this dialect has."""
     own = [
         path
         for path in KEYS[name].paths()

@@ -43,7 +43,7 @@ def expected(what: str, hint: str = "") -> PydanticCustomError:
 
 
 def conflict(text: str, at: tuple[str, ...] = ()) -> PydanticCustomError:
-    """An error about keys that do not go together; ``at`` is the path of the guilty key below the section."""
+    """An error about keys that contradict each other; ``at`` is the path of the wrong key in the section."""
     return PydanticCustomError("conflict", "{text}", {"text": text, "at": at})
 
 
@@ -64,7 +64,7 @@ def whole(value: Any, *, low: int, high: int | None = None) -> int:
 
 
 def switch(value: Any) -> bool:
-    """True or false. A number is refused: ``resume: 3`` is a slip, not a yes."""
+    """True or false. A number is refused: ``resume: 3`` is a mistake, not a yes."""
     if isinstance(value, bool):
         return value
     words = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
@@ -106,7 +106,7 @@ def share(value: Any) -> float:
 
 
 def loss(value: Any) -> float:
-    """A relative loss. 1 and more would accept any model, so it is always a slip for a percentage."""
+    """A relative loss. 1 or more would accept any model, so it must be a percentage without its sign."""
     found = share(value)
     if found >= 1:
         hint = "" if isinstance(value, str) and "%" in value else f"Did you mean {found:g}%?"
@@ -117,7 +117,7 @@ def loss(value: Any) -> float:
 
 
 def confidence(value: Any) -> float:
-    """A level of confidence: at 0.5 the score itself is the bound, and 1 cannot be had."""
+    """A level of confidence: at 0.5 the score itself is the bound, and 1 is impossible."""
     found = share(value)
     if not 0.5 <= found < 1:
         raise expected(
@@ -155,7 +155,7 @@ def counts(value: Any) -> tuple[int, ...]:
 def one_of(
     value: Any, *, choices: tuple[str, ...], aliases: Mapping[str, str] | None = None, why: str = ""
 ) -> str:
-    """One word of a few; case does not matter."""
+    """One of a few words; case does not matter."""
     word = value.lower() if isinstance(value, str) else value
     if isinstance(word, str):
         word = (aliases or {}).get(word, word)
@@ -165,7 +165,7 @@ def one_of(
 
 
 def several_of(value: Any, *, choices: tuple[str, ...]) -> tuple[str, ...]:
-    """One or more words of a few, as a word, a list, or text with commas; doubles are dropped."""
+    """One or more of a few words, as a word, a list, or text with commas; duplicates are dropped."""
     found = [item.lower() if isinstance(item, str) else item for item in _listed(value)]
     wrong = next((item for item in found if item not in choices), None)
     if not found or wrong is not None:
@@ -174,7 +174,7 @@ def several_of(value: Any, *, choices: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def framework(value: Any) -> str:
-    """The framework that a model comes from, under any of the names it goes by."""
+    """The framework that a model comes from, under any of its names."""
     word = value.lower() if isinstance(value, str) else value
     if isinstance(word, str):
         # LPOT names kinds of ONNX quantization (onnxrt_qlinearops ...); names in _ep are execution providers
@@ -227,14 +227,14 @@ def split_metric(value: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def is_pattern(op: str) -> bool:
-    """Whether a key of ``ops`` is a regular expression: it has a character that plain op names do not
-    have.
+    """Whether a key of ``ops`` is a regular expression: it has a character that never occurs in plain op
+    names.
     """
     return PLAIN_OP_NAME.fullmatch(op) is None
 
 
 def empty_is_default(value: Any) -> Any:
-    """A section whose name is there but nothing below it means the same as no section."""
+    """An empty section means the same as a section that is left out."""
     return {} if value is None else value
 
 

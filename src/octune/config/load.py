@@ -23,7 +23,7 @@ from octune.config.schema import Config
 from octune.config.yaml_lines import Document, NotYamlError, read
 from octune.errors import ConfigError
 
-# Enough to tell a model file that was given by mistake from text, without reading gigabytes.
+# Enough to recognise a model file that was named by mistake, without reading gigabytes.
 FIRST_BYTES = 8192
 
 
@@ -33,7 +33,7 @@ def load_config(path: str | PathLike[str]) -> Config:
 
 
 def parse_config(content: str | Mapping[str, Any], source: str | None = None) -> Config:
-    """The configuration in YAML text or in a mapping; ``source`` is how messages call it."""
+    """The configuration in YAML text or in a mapping; ``source`` is its name in messages."""
     if isinstance(content, str):
         source = source or "<string>"
         try:

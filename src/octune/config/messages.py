@@ -5,7 +5,7 @@ valid key.
     keys here: ...
     conf.yaml, line 9: tuning.timeout must be a number >= 0. Got 'soon'.
 
-All problems of a file are told at once. ``config_error("conf.yaml", problems)`` makes the exception.
+All problems of a file are reported at once. ``config_error("conf.yaml", problems)`` makes the exception.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Where = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys that may stand below a key. ``any_name`` describes what stands below names that the user
+    """The keys that are allowed below a key. ``any_name`` describes what is allowed below names that the user
     chooses (op names).
     """
 
@@ -34,7 +34,7 @@ class Keys:
     any_name: Keys | None = None
 
     def below(self, where: Where) -> Keys | None:
-        """What may stand at a path; None where the schema does not look inside."""
+        """What is allowed at a path; None where the schema does not look inside."""
         here: Keys | None = self
         for key in where:
             if here is None:
@@ -70,7 +70,7 @@ def show(where: Where) -> str:
     shown = ""
     for place, key in enumerate(where):
         if isinstance(key, int):
-            # A list of mappings is only another way to write one mapping, so its positions say nothing.
+            # A list of mappings is only another way to write one mapping, so its positions mean nothing.
             shown += "" if place + 1 < len(where) and isinstance(where[place + 1], str) else f"[{key}]"
         elif re.fullmatch(r"[\w-]+", key):
             shown += f".{key}" if shown else key
@@ -80,7 +80,7 @@ def show(where: Where) -> str:
 
 
 def got(value: Any) -> str:
-    """A value as it is repeated to the user, cut where it is long."""
+    """A value as it is repeated to the user, shortened if it is long."""
     if value is None:
         return "nothing"
     shown = repr(value)
@@ -95,8 +95,8 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
 
 
 def unknown_key(where: Where, keys: Keys, note: str = "") -> str:
-    """The text for a key that is not known at its place; ``keys`` describes the whole document, ``note``
-    knows the key from elsewhere.
+    """The message about a key that is not known at its place; ``keys`` describes the whole document, and
+    ``note`` says where else the key is known.
     """
     key = str(where[-1])
     here = keys.below(where[:-1])
@@ -113,7 +113,7 @@ def explain(
     origin: Callable[[Where], Where] | None = None,
     note: Callable[[Where], str] | None = None,
 ) -> list[Problem]:
-    """Pydantic's findings in the user's terms; ``origin`` leads from a key of the schema to the key the user
+    """Pydantic's findings in the user's terms; ``origin`` maps a key of the schema to the key that the user
     wrote.
     """
     problems = []
@@ -139,7 +139,7 @@ def explain(
 
 
 def config_error(source: str, problems: Iterable[Problem]) -> ConfigError:
-    """One exception that tells all problems, in the order of the file."""
+    """One exception that reports all problems, in the order of the file."""
     told = sorted(dict.fromkeys(problems), key=lambda problem: problem.line or 0)
     lines = [
         f"{source}, line {problem.line}: {problem.text}" if problem.line else f"{source}: {problem.text}"

@@ -1,9 +1,9 @@
-"""Finds the ops that the keys of ``quantization.ops`` mean.
+"""Finds the ops that the keys of ``quantization.ops`` refer to.
 
     match_ops({"classifier": keep}, ["encoder.0", "classifier"])          {"classifier": keep}
     match_ops({"encoder\\.[01]": keep}, ["encoder.0", "classifier"])       {"encoder.0": keep}
 
-A key that means no op is an error with the nearest names, never ignored.
+A key that matches no op is an error that lists the nearest names; it is never ignored.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from octune.errors import ConfigError
 def match_ops(patterns: Mapping[str, OpOptions], names: Iterable[str]) -> dict[str, OpOptions]:
     """The options of each op that a key names.
 
-    A key that is an op's name means that op alone. Where several keys mean one op, a later regular expression
-    refines an earlier one key by key, and the op's own name has the last word.
+    A key that is an op's name means that op alone. Where several keys match one op, a later regular
+    expression refines an earlier one key by key, and the op's own name overrides both.
     """
     listed = list(names)
     found: dict[str, OpOptions] = {}
@@ -57,7 +57,7 @@ def _over(earlier: TensorOptions, later: TensorOptions) -> TensorOptions:
 
 def _nothing_matches(key: str, names: list[str]) -> str:
     kind = "as a regular expression it matches no whole op name" if is_pattern(key) else "no op has this name"
-    # A last part such as MatMul is closer in meaning than any likeness of letters to a long path.
+    # A last part such as MatMul says more than the similarity of letters in a long path.
     inside = [name for name in names if key.lower() in name.lower()]
     alike = difflib.get_close_matches(key, names, n=5, cutoff=0.4)
     nearest = list(dict.fromkeys(inside[:5] + alike))[:5] or names[:5]

@@ -3,10 +3,8 @@
     from octune.config import Config
 
     Config(criterion={"relative": "1%"}, tuning={"timeout": 60})
-    Config.build(tuning={"timeout": "soon"})     raises ConfigError: Config: tuning.timeout must be a number
-                                                 >= 0. Got 'soon'.
-    print(config.to_yaml())                      the effective configuration, ready to be kept and loaded
-                                                 again
+    Config.build(tuning={"timeout": "soon"})     # ConfigError: ... timeout must be a number >= 0. Got 'soon'.
+    print(config.to_yaml())                      # the effective configuration, ready to be loaded again
 
 Every section can be left out, and so can every key. Objects are frozen: a changed configuration is a new one.
 """
@@ -85,7 +83,7 @@ class ModelSource(Section):
     framework: kinds.Framework | None = Field(
         None,
         description=(
-            "pytorch, tensorflow or onnx (or torch, tf, onnxruntime, onnxrt_*). Found out from the "
+            "pytorch, tensorflow or onnx (or torch, tf, onnxruntime, onnxrt_*). Inferred from the "
             "model if left out."
         ),
     )
@@ -96,7 +94,7 @@ class ModelSource(Section):
             "OpenVINO. Its own if left out."
         ),
     )
-    name: Text | None = Field(None, description="A label of the model for reports; it changes nothing.")
+    name: Text | None = Field(None, description="A name for the model in reports; it changes nothing.")
     inputs: kinds.Names = Field(
         (), description="Names of the input tensors, as a list or 'a, b'. Inferred if left out."
     )
@@ -117,7 +115,7 @@ class DataSource(Section):
     folder: kinds.FilePath | None = Field(None, description="The folder that holds the task's files.")
     split: Text | None = Field(
         None,
-        description="The part of the task's data to read, such as train or dev. Chosen by use if left out.",
+        description="The split of the task's data to read, such as train or dev. Chosen for you if left out.",
     )
     max_length: Positive | None = Field(
         None, description="Longest input in tokens. The task's usual length if left out."
@@ -181,12 +179,12 @@ class Calibration(Section):
     )
     samples: kinds.Counts = Field(
         (128,),
-        description="How many samples to calibrate on; of a list, each value is an option of the search.",
+        description="How many samples to calibrate on; with a list, each value is an option of the search.",
     )
     batches: kinds.Counts | None = Field(
-        None, description="How many batches to calibrate on; wins over 'samples' when given."
+        None, description="How many batches to calibrate on; overrides 'samples'."
     )
-    batch_size: Positive = Field(8, description="Samples in a batch of data that is read here.")
+    batch_size: Positive = Field(8, description="Samples in a batch of data that Octune reads.")
 
 
 class Evaluation(Section):
@@ -206,9 +204,9 @@ class Evaluation(Section):
     metric_options: Options = Field(
         {}, description="Options of the metric, such as {k: 5} for topk or {task: mrpc} for GLUE."
     )
-    batch_size: Positive = Field(32, description="Samples in a batch of data that is read here.")
+    batch_size: Positive = Field(32, description="Samples in a batch of data that Octune reads.")
     samples: Positive | None = Field(
-        None, description="Use only this many samples, the first ones; all if left out."
+        None, description="Use only the first this many samples; all if left out."
     )
     postprocess: Options | None = Field(
         None,
@@ -223,9 +221,7 @@ class Evaluation(Section):
         if not (isinstance(data, Mapping) and isinstance(data.get("metric"), Mapping)):
             return data
         if data.get("metric_options"):
-            raise conflict(
-                "gives options of the metric twice: in 'metric' and in 'metric_options'. Keep one."
-            )
+            raise conflict("has options of the metric in both 'metric' and 'metric_options'. Keep one.")
         try:
             name, options = kinds.split_metric(data["metric"])
         except PydanticCustomError as error:
@@ -234,7 +230,7 @@ class Evaluation(Section):
 
 
 class TensorOptions(Section):
-    """What the search may choose from for one kind of tensor. Left out: the backend's own choice."""
+    """What the search may choose from for one kind of tensor. If left out, the backend chooses."""
 
     dtype: kinds.Dtypes | None = Field(None, description="int8, uint8, bf16 or fp32, or a list of these.")
     granularity: kinds.Granularities | None = Field(
@@ -304,20 +300,20 @@ class Criterion(Section):
     higher_is_better: Switch | None = Field(
         None,
         description=(
-            "Direction of the score. Left out: the metric's own; for a function of yours, higher is better."
+            "Direction of the score. If left out, the metric's own; for your own function, higher is better."
         ),
     )
     confidence: kinds.Confidence | None = Field(
         None,
         description=(
-            "How sure a pass must be, such as 0.95; needs one score per item. Left out: the score "
+            "How sure a pass must be, such as 0.95; needs one score per item. If left out, the score "
             "alone decides."
         ),
     )
     certify: Annotated[Literal["holdout"], *_word("holdout")] | None = Field(
         None,
         description=(
-            "holdout: 30 % of the evaluation data is kept out of the search, and has the final word "
+            "holdout: 30 % of the evaluation data is kept out of the search, and has the final say "
             "on its winner."
         ),
     )
@@ -341,26 +337,27 @@ class Tuning(Section):
 
     strategy: Annotated[
         Literal["auto", "basic", "mse", "bayesian", "tpe", "random", "exhaustive"], *_word(*STRATEGIES)
-    ] = Field("auto", description="The way through the search space.")
+    ] = Field("auto", description="How the search space is explored.")
     timeout: Seconds = Field(
         0.0,
         description=(
-            "Seconds to search. 0: stop at the first plan that passes; more: use them to find a faster one."
+            "Seconds to search. 0: stop at the first plan that passes; more: use it to find a faster one."
         ),
     )
-    max_trials: Positive = Field(100, description="Most plans to try.")
-    trial_timeout: Seconds = Field(0.0, description="Most seconds for one trial; 0: no limit.")
+    max_trials: Positive = Field(100, description="The largest number of plans to try.")
+    trial_timeout: Seconds = Field(0.0, description="Time limit for one trial in seconds; 0: no limit.")
     random_seed: kinds.Seed = Field(
         1978, description="Seed of everything random; the same seed repeats a run."
     )
     objective: Annotated[
         Literal["performance", "footprint", "modelsize"], *_word("performance", "footprint", "modelsize")
-    ] = Field("performance", description="What to make best: latency, memory in use, or size on disk.")
+    ] = Field("performance", description="What to optimise: latency, memory in use, or size on disk.")
     performance_only: Switch = Field(
-        False, description="Return the first plan that is built, without scoring it."
+        False,
+        description="Not supported: return the first plan without scoring it, as octune.quantize() does.",
     )
     tensorboard: Switch = Field(
-        False, description="Write histograms of tensors for TensorBoard in each trial."
+        False, description="Not supported: write histograms of tensors for TensorBoard in each trial."
     )
 
 
@@ -368,7 +365,7 @@ class Performance(Section):
     """How latency is measured."""
 
     warmup: Natural = Field(
-        5, description="Runs before the clock starts; fewer of a slow model, unless 'iterations' is given."
+        5, description="Runs before timing starts; fewer for a slow model, unless 'iterations' is given."
     )
     iterations: Positive | None = Field(
         None, description="Timed runs; enough for a stable median if left out."
@@ -389,22 +386,24 @@ class Performance(Section):
         ),
     )
     batch_size: Positive | None = Field(
-        None, description="Samples in a timed batch; as the data comes if left out."
+        None, description="Samples in a timed batch; as many as the data's own batches have if left out."
     )
     compile: Annotated[Literal["auto", "never"], *_word("auto", "never")] = Field(
         "auto", description="Whether the final model may be compiled: auto where it is faster, or never."
     )
     cores_per_instance: Positive | None = Field(
-        None, description="Cores of one instance when several run side by side."
+        None, description="LPOT's name for 'threads'; used where 'threads' is left out."
     )
-    num_of_instance: Positive | None = Field(None, description="Instances that run side by side.")
+    num_of_instance: Positive | None = Field(
+        None, description="Not supported: more than one instance side by side."
+    )
 
 
 class Workspace(Section):
     """Where a run keeps its journal."""
 
     path: kinds.FilePath | None = Field(None, description="Folder for the journal of the run.")
-    resume: Switch = Field(False, description="Go on with the interrupted run in that folder.")
+    resume: Switch = Field(False, description="Continue the interrupted run in that folder.")
 
 
 class Config(Section):
@@ -473,7 +472,7 @@ class Config(Section):
 
 
 def _written(section: BaseModel) -> dict[str, Any]:
-    """A section as plain data, without the keys that are left at 'none': they would only hide the others."""
+    """A section as plain data, without the keys that are None: they would only distract from the others."""
     written: dict[str, Any] = {}
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)

@@ -1,14 +1,16 @@
-"""Carries a document of another dialect over to the schema, row by row of a table, and remembers where each
+"""Translates a document of another dialect into the schema, row by row of a table, and remembers where each
 value came from.
 
-    rows = [*move("tuning.exit_policy.{timeout,max_trials}", "tuning.{}"), refuse("pruning", "Octune does not
-    prune.")]
+    rows = [
+        *move("tuning.exit_policy.{timeout,max_trials}", "tuning.{}"),
+        refuse("pruning", "Octune does not prune."),
+    ]
     done = translate(Dialect("LPOT", rows), {"tuning": {"exit_policy": {"timeout": 60}}})
     done.native                                   {"tuning": {"timeout": 60}}
     done.origin(("tuning", "timeout"))            ("tuning", "exit_policy", "timeout")
 
-A row says what becomes of one old key. A key without a row is a problem, so nothing is ever dropped silently.
-Wherever the old document wants a mapping, a list of mappings means the same (iLiT's ``- relative: 0.01``).
+A row says what becomes of one old key. A key without a row is an error, so nothing is ever dropped silently.
+Wherever the old document needs a mapping, a list of mappings means the same (iLiT's ``- relative: 0.01``).
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ class Translation:
         section.setdefault(str(new[-1]), value)
 
     def problem(self, where: Where, text: str) -> None:
-        """Notes that the value at ``where`` cannot be used; ``text`` goes on after the name of the key."""
+        """Notes that the value at ``where`` cannot be used; ``text`` follows the name of the key."""
         self.problems.append(Problem(f"{show(where)} {text}", where))
 
     def unknown(self, where: Where, keys: Keys | None = None) -> None:
@@ -106,7 +108,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Dialect:
-    """A way of writing a configuration: its table, and what remains to be done when all keys have been
+    """A way of writing a configuration: its table, and what remains to be done once all keys have been
     read.
     """
 
@@ -137,7 +139,7 @@ def keep(old: str) -> Row:
 
 
 def refuse(old: str, why: str, *, unless: Any = None) -> Row:
-    """A key that cannot be honoured, except where it asks for nothing, or with ``unless`` for what is done
+    """A key that cannot be honoured, except where it asks for nothing, or for ``unless``, which is done
     anyway.
     """
 
@@ -151,7 +153,7 @@ def refuse(old: str, why: str, *, unless: Any = None) -> Row:
 def translate(
     dialect: Dialect, data: Mapping[str, Any], note: Callable[[Where], str] = lambda where: ""
 ) -> Translation:
-    """The document in the schema's terms, with all problems that the translation met; ``note`` says more
+    """The document in the schema's terms, with all problems found on the way; ``note`` says more
     about unknown keys.
     """
     tree = _tree(dialect.rows)
@@ -198,7 +200,7 @@ def _keys(branch: _Branch) -> Keys:
 
 def _walk(done: Translation, branch: _Branch, value: Any, where: Where, old: str) -> None:
     done.visited.add(old)
-    # A key with a row of its own and keys below it may be written short (strategy: basic) or in full
+    # A key with a row of its own and keys below it can be abbreviated (strategy: basic) or written in full
     # (strategy: {name: basic}).
     short = branch.row is not None and (not branch.below or isinstance(value, str | int | float))
     if branch.row is not None and short:

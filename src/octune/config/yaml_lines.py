@@ -1,11 +1,11 @@
-"""Reads YAML into plain data and remembers on which line every value stands; writes plain data back.
+"""Reads YAML into plain data and remembers which line every value is on; writes plain data back.
 
     document = read("tuning:\\n  timeout: 60\\n")
     document.data                          {"tuning": {"timeout": 60}}
     document.line(("tuning", "timeout"))   2
 
-Only plain data can come out: no tag ever makes an object. Differences from PyYAML's own loader: a key twice
-in one mapping is a problem, keys are always text (an op may be called 0), 1e-3 is a number, and 1:30 and
+Only plain data can come out: no tag ever makes an object. Differences from PyYAML's own loader: a duplicate
+key in a mapping is an error, keys are always text (an op may be called 0), 1e-3 is a number, and 1:30 and
 2021-01-01 are text.
 """
 
@@ -20,7 +20,7 @@ import yaml
 
 from octune.config.messages import Problem, Where, show
 
-# Aliases can make a few lines stand for billions of values; no real configuration comes near this.
+# With aliases, a few lines can mean billions of values; no real configuration comes near this.
 MOST_VALUES = 100_000
 TAG = "tag:yaml.org,2002:"
 TRUE, FALSE = ("true", "yes", "on"), ("false", "no", "off")
@@ -79,7 +79,7 @@ def _set_resolvers(target: Any, drop: tuple[str, ...] = ()) -> None:
 
 _set_resolvers(_Loader, drop=("int", "float", "timestamp", "value"))
 _set_resolvers(_Dumper)
-# PyYAML loses rare line breaks (U+0085, U+2028) in other quotes. Lists stand on one line, mappings do not, as
+# PyYAML loses rare line breaks (U+0085, U+2028) in other quotes. Lists go on one line, mappings do not, as
 # people write them.
 _Dumper.add_representer(
     str,

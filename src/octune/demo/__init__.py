@@ -3,9 +3,8 @@ any machine.
 
     from octune.demo.sentiment import demo_data, prepare
 
-    model = prepare()                       fp32 classifier: encoder fetched, head trained in seconds, both
-                                            cached
-    calibration, evaluation = demo_data()   disjoint, real, labelled
+    model = prepare()                       # fp32 classifier: encoder fetched, head trained, both cached
+    calibration, evaluation = demo_data()   # disjoint, real, labelled
 
 Nothing is imported here, so that ``import octune.demo`` needs no framework.
 """

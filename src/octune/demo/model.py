@@ -1,5 +1,5 @@
-"""The demo's model: a six-layer BERT, mean pooling, a linear head. Imports torch, so import it where it is
-needed only.
+"""The demo's model: a six-layer BERT, mean pooling, a linear head. Imports torch, so import it only where
+it is needed.
 
 from octune.demo.model import build
 
@@ -35,8 +35,8 @@ from octune.errors import ModelError, WorkspaceError
 
 __all__ = ["SentimentClassifier", "build", "train_head"]
 
-# Of the file's tensors, these are no weights of the encoder: mean pooling replaces the pooler, and positions
-# are counted.
+# These of the file's tensors are not weights of the encoder: mean pooling replaces the pooler, and positions
+# are computed.
 UNUSED = {"pooler.dense.weight", "pooler.dense.bias", "embeddings.position_ids"}
 
 
@@ -104,7 +104,7 @@ def train_head(*, force: bool = False) -> None:
         train_head()
 
     Logistic regression on standardised embeddings, the standardisation folded into the linear layer. It draws
-    no random numbers: the same recipe gives the same head (but for rounding, which differs between
+    no random numbers: the same recipe makes the same head (except for rounding, which differs between
     processors). Ten seconds on two cores, nearly all of it for the embeddings.
     """
     path = head_path()
@@ -149,8 +149,8 @@ def _fit(
     from sklearn.preprocessing import StandardScaler
 
     scaler = StandardScaler().fit(embeddings.astype(np.float64))
-    # Three dimensions of this encoder are dead but for rounding: divided by their spread they would get
-    # enormous weights.
+    # Three dimensions of this encoder are constant except for rounding: divided by their spread they would
+    # get enormous weights.
     scaler.scale_[scaler.scale_ < 1e-3 * np.median(scaler.scale_)] = np.inf
     regression = LogisticRegression(C=REGULARISATION, max_iter=1000).fit(scaler.transform(embeddings), labels)
     weight = regression.coef_[0] / scaler.scale_

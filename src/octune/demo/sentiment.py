@@ -139,7 +139,7 @@ def split_snippets(
 
     A text's part depends on nothing but the text: not on the order of the file (which has the positive ones
     first) and not on the sizes asked for. The file has no review ids; its rows read as one summary sentence
-    per review, so rows are what is kept apart, and texts that are equal but for case and punctuation are one
+    per review, so rows are what is kept apart, and texts that differ only in case and punctuation are one
     row.
     """
     parts: tuple[list[tuple[str, Snippet]], ...] = ([], [], [])
@@ -147,7 +147,7 @@ def split_snippets(
         digest = hashlib.sha256(key.encode()).hexdigest()
         place = int(digest[:12], 16) / 16**12
         part = 2 if place < EVALUATION_SHARE else 1 if place < EVALUATION_SHARE + CALIBRATION_SHARE else 0
-        # Ordered by other digits than those that chose the part; any would do, but so the two have nothing in
+        # Ordered by different digits from those that chose the part, so that the two have nothing in
         # common.
         parts[part].append((digest[12:], snippet))
     chosen = [
@@ -158,7 +158,7 @@ def split_snippets(
 
 
 class SnippetBatches:
-    """Labelled batches that can be gone through again and again, each padded to its own longest text.
+    """Labelled batches that can be iterated again and again, each padded to its own longest text.
 
         for inputs, labels in SnippetBatches(snippets, batch_size=32):
             logits = model(**inputs)
@@ -250,7 +250,7 @@ def head_recipe() -> dict[str, Any]:
 
 
 def head_path() -> Path:
-    """Where the trained head of this very recipe is kept; another recipe has another file."""
+    """Where the trained head of this recipe is kept; another recipe has another file."""
     digest = hashlib.sha256(json.dumps(head_recipe(), sort_keys=True).encode()).hexdigest()
     return cache_folder() / "demo" / f"head-{digest[:16]}.safetensors"
 
@@ -266,6 +266,6 @@ def _tokenize(texts: list[str]) -> list[list[int]]:
     except ModuleNotFoundError as error:
         raise MissingDependency("tokenizers", "torch", "The demo") from error
     tokenizer = Tokenizer.from_file(str(encoder_folder() / "tokenizer.json"))
-    tokenizer.no_padding()  # the file asks for 128 tokens whatever the text
+    tokenizer.no_padding()  # the file pads to 128 tokens, however short the text
     tokenizer.enable_truncation(MAX_TOKENS)
     return [encoding.ids for encoding in tokenizer.encode_batch(texts)]

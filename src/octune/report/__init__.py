@@ -1,1 +1,1 @@
-"""Results as people read them."""
+"""Results in a form that people read."""

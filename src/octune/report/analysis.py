@@ -19,7 +19,9 @@ def analysis_table(analysis: Analysis, most: int | None = 30) -> RenderableType:
     """The most harmful ops (``most`` of them, or all), groups, and the first plan."""
     unit = "ms" if analysis.objective == "performance" else "kB"
     table = Table(
-        title="harm of every op by itself, the least of each kind", title_justify="left", header_style="bold"
+        title="harm of every op by itself, the least harmful scheme of each kind",
+        title_justify="left",
+        header_style="bold",
     )
     table.add_column("op")
     table.add_column("kind")
@@ -44,9 +46,7 @@ def analysis_table(analysis: Analysis, most: int | None = 30) -> RenderableType:
         parts.append(Text(f"and {len(rows) - most} ops with less harm", style="dim"))
     for group in analysis.groups:
         parts.append(
-            Text(
-                f"harmful together: {', '.join(group.ops)}: {group.harm:.2g}, alone {group.alone:.2g} in all"
-            )
+            Text(f"harmful together: {', '.join(group.ops)}: {group.harm:.2g}, one by one {group.alone:.2g}")
         )
     counts = ", ".join(
         f"{count} {dtype}" for dtype, count in sorted(analysis.start.counts().items(), reverse=True)
@@ -62,7 +62,7 @@ def analysis_table(analysis: Analysis, most: int | None = 30) -> RenderableType:
         ),
         Text(
             f"harm is squared change of the output over its variance, on {analysis.samples} calibration "
-            "samples or less",
+            "samples or fewer",
             style="dim",
         ),
     ]
@@ -72,7 +72,7 @@ def analysis_table(analysis: Analysis, most: int | None = 30) -> RenderableType:
 def _verdict(harm: float) -> str:
     if harm <= COMFORTABLE:
         return "a loss of 1 % is unlikely"
-    return "evaluation will have to tell" if harm <= HOPELESS else "hopeless"
+    return "only an evaluation can tell" if harm <= HOPELESS else "hopeless"
 
 
 def _least(row: Row, column: str) -> str:

@@ -23,7 +23,7 @@ PACKAGES = {
 
 
 def examine() -> dict[str, Any]:
-    """All findings as plain data."""
+    """Everything that was found, as plain data."""
     machine = probe_machine()
     findings: dict[str, Any] = {
         "python": platform.python_version(),

@@ -1,5 +1,4 @@
-"""A run on the terminal: what is being done, the trials so far, how long it has taken and how long it may
-take.
+"""A run on the terminal: the current stage, the trials so far, the time spent, and the time that is left.
 
 with closing(LiveProgress(console, timeout)) as listener:
     tune(..., listener=listener)
@@ -66,14 +65,14 @@ def _row(index: int, trial: Trial) -> list[RenderableType]:
 
 
 def _items(score: Score | None) -> str:
-    """How many items a score rests on; of how many, where it was stopped early."""
+    """How many items a score is based on; and out of how many, if it was stopped early."""
     if score is None or score.n is None:
         return "-"
     return f"{score.n:,}" + (f" of {score.total:,}" if score.partial else "")
 
 
 class LiveProgress(Listener):
-    """A live table on a terminal; plain lines where there is none."""
+    """A live table on a terminal; plain lines elsewhere."""
 
     def __init__(self, console: Console, timeout: float = 0) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from octune.criterion import USUAL, Verdict
 from octune.report.progress import trial_table
-from octune.report.text import flattery, megabytes, spent
+from octune.report.text import megabytes, selection_bias, spent
 from octune.result import Result
 
 __all__ = ["result_table"]
@@ -32,7 +32,7 @@ def result_table(result: Result, saved_to: str | None = None) -> RenderableType:
         _add_verdict(table, verdict, "drop")
         if result.certified is not None:
             _add_verdict(table, result.certified, "drop on held-out data")
-        elif flattery(result):
+        elif selection_bias(result):
             table.add_row("caution", "", f"best of {result.rivals} trials on the same data")
     table.add_row("latency, median", _ms(baseline.latency_ms), _ms(best.latency_ms))
     table.add_row("speed-up, measured in turns", "1.00x", "-" if best.speed is None else str(best.speed))

@@ -8,30 +8,30 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from octune.result import Result
 
-__all__ = ["flattery", "in_evaluations", "megabytes", "spent", "story"]
+__all__ = ["selection_bias", "in_evaluations", "megabytes", "spent", "story"]
 
 
 def megabytes(size: int | None) -> str:
-    """A size as people say it."""
+    """A size in megabytes."""
     return "-" if size is None else f"{size / 1e6:.1f} MB"
 
 
-def flattery(result: Result) -> str:
-    """What choosing the best of several plans on the same data does to its score; empty where there was no
-    choice.
+def selection_bias(result: Result) -> str:
+    """What choosing the best of several plans on the same data does to its score; empty if there was only
+    one.
     """
     if result.rivals < 2 or result.certified is not None or not result.met or result.best.form == "fp32":
         return ""
     return (
         f"best of {result.rivals} trials on the same data, so its score is partly luck: criterion.certify: "
         "holdout checks it on data "
-        "that had no say"
+        "that the search never saw"
     )
 
 
 def in_evaluations(stages: Mapping[str, float]) -> tuple[float, float] | None:
-    """All time but that of compiling in evaluations of fp32, which is what tuning is counted in; and the
-    seconds of compiling.
+    """All time except compiling, as a number of fp32 evaluations, which is the unit for the cost of tuning;
+    and the seconds of compiling.
     """
     fp32, compiling = stages.get("baseline"), stages.get("finalists", 0.0)
     return ((sum(stages.values()) - compiling) / fp32, compiling) if fp32 else None
@@ -62,8 +62,8 @@ def story(result: Result) -> str:
             lines.append(f"  verdict   {best.verdict}")
         if result.certified is not None:
             lines.append(f"  certified {result.certified} (on data that the search never saw)")
-        elif flattery(result):
-            lines.append(f"  caution   {flattery(result)}")
+        elif selection_bias(result):
+            lines.append(f"  caution   {selection_bias(result)}")
     if best.speed is not None and best.latency_ms is not None:
         lines.append(f"  latency   {best.latency_ms:.2f} ms, {best.speed} as fast as fp32 ({best.form})")
     lines.append(f"  size      {megabytes(baseline.size)} -> {megabytes(best.size)}")

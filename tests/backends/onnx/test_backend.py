@@ -99,6 +99,7 @@ def test_ranges_do_not_depend_on_how_a_batch_is_cut(
         assert again[name].high == pytest.approx(ranges[name].high, rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cnn", "transformer"])
 def test_harm_without_models_agrees_with_harm_of_models(name: str) -> None:
     case = cnn_case() if name == "cnn" else transformer_case()

@@ -33,6 +33,7 @@ def counted(case: Case) -> tuple[Any, list[str]]:
     return evaluate, calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "least"), [("cnn", 7), ("transformer", 32)])
 def test_outlier_channels_are_repaired_and_nearly_everything_is_int8(name: str, least: int) -> None:
     make = cnn_case if name == "cnn" else transformer_case
@@ -126,6 +127,7 @@ def test_a_task_for_a_file_needs_a_tokenizer(tmp_path: Path) -> None:
         octune.tune(config=config)
 
 
+@pytest.mark.slow
 def test_dynamic_only_without_calibration_data() -> None:
     case = transformer_case(inject=False)
     result = octune.tune(case.model, evaluate=case.hits, config=SIZE)

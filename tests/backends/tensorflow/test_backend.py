@@ -92,6 +92,7 @@ KINDS: dict[str, tuple[Any, Any, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_tuned_saved_and_run_by_tensorflow_alone(kind: str, tmp_path: Path) -> None:
     make, wanted, script = KINDS[kind]
@@ -158,6 +159,7 @@ tuning:
 """
 
 
+@pytest.mark.slow
 def test_a_graph_with_its_own_iterator_is_tuned_by_an_lpot_file(tmp_path: Path) -> None:
     data = digits()
     train = subjects.records(tmp_path / "train.tfrecord", data.train[:64])
@@ -236,6 +238,7 @@ def test_calibration_reads_no_more_of_a_file_than_it_was_told(tmp_path: Path) ->
 # -- configuration -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pb", "keras", "saved_model"])
 def test_models_are_named_by_path_in_a_call_and_in_a_configuration(kind: str, tmp_path: Path) -> None:
     if kind == "pb":

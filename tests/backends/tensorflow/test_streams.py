@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from octune.backends.tensorflow.graph.worker import Worker
 from octune.backends.tensorflow.int8.rewrite import Rewriter
 from octune.backends.tensorflow.int8.streams import streams_of
 from octune.backends.tensorflow.model.freeze import as_graph
+from octune.calibration import Ranges
 from octune.errors import ModelError, UnsupportedError
 from octune.plan import Plan, Scheme
 
@@ -38,12 +40,31 @@ from .graphs import (
 )
 
 STATIC = Scheme.int8("static")
+ROWS = {"x:0": normal(5, 32)}
 
 
-def split(graph: FrozenGraph, feed: Mapping[str, Array], count: int = 2) -> tuple[Any, Any, float]:
+class Looked(NamedTuple):
+    """A graph that was looked at and calibrated, with all of it in int8; any number of tests can split it."""
+
+    graph: FrozenGraph
+    rewriter: Rewriter
+    ranges: Ranges
+    plan: Plan
+
+    @classmethod
+    def at(cls, graph: FrozenGraph, feed: Mapping[str, Array]) -> Looked:
+        rewriter = Rewriter(graph)
+        return cls(graph, rewriter, calibrated(rewriter, [feed]), everything(rewriter, STATIC))
+
+
+@cache
+def looked_at_bert(sequence: int | None = 16) -> Looked:
+    return Looked.at(bert(sequence=sequence), bert_feed())
+
+
+def split(looked: Looked, feed: Mapping[str, Array], count: int = 2) -> tuple[Any, Any, float]:
     """The int8 graph, the same in streams (None if nothing is split), and how far apart their outputs are."""
-    rewriter = Rewriter(graph)
-    ranges, plan = calibrated(rewriter, [feed]), everything(rewriter, STATIC)
+    graph, rewriter, ranges, plan = looked
     plain, made = rewriter.rewrite(plan, ranges), rewriter.in_streams(plan, ranges, count)
     if made is None:
         return plain, None, 0.0
@@ -59,7 +80,7 @@ def matmuls(graph_def: Any) -> int:
 @pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize("sequence", [16, None], ids=["fixed", "any-length"])
 def test_bert_in_streams_computes_the_same(sequence: int | None, count: int) -> None:
-    plain, made, far = split(bert(sequence=sequence), bert_feed(), count)
+    plain, made, far = split(looked_at_bert(sequence), bert_feed(), count)
     # Sums in another order move some values over the edge of a rounding step, so they are close, not equal.
     assert far < 0.02
     # Both layers with Q, K, V and all the rest are split; the pooler feeds the classifier, so they are a pair
@@ -71,8 +92,7 @@ def test_bert_in_streams_computes_the_same(sequence: int | None, count: int) -> 
 
 
 def test_streams_serve_any_batch() -> None:
-    rewriter = Rewriter(graph := bert(sequence=None))
-    ranges, plan = calibrated(rewriter, [bert_feed()]), everything(rewriter, STATIC)
+    graph, rewriter, ranges, plan = looked_at_bert(None)
     plain, made = rewriter.rewrite(plan, ranges), rewriter.in_streams(plan, ranges, 2)
     for feed in (bert_feed(1, 7), bert_feed(5, 33, seed=1)):
         names = list(graph.outputs.values())
@@ -83,9 +103,12 @@ def test_streams_serve_any_batch() -> None:
 
 
 def test_heads_that_cannot_be_shared_out_stay_together() -> None:
-    _, made, far = split(bert(heads=4), bert_feed(), 3)  # 4 heads, 64 and 256 channels: nothing divides by 3
+    _, made, far = split(
+        looked_at_bert(), bert_feed(), 3
+    )  # 4 heads, 64 and 256 channels: nothing divides by 3
     assert made is None
-    _, made, far = split(bert(width=48, heads=4, inner=96), bert_feed(), 3)  # channels do, heads do not
+    other = Looked.at(bert(width=48, heads=4, inner=96), bert_feed())  # channels do, heads do not
+    _, made, far = split(other, bert_feed(), 3)
     assert made is not None
     assert far < 0.02
     assert op_types(made).count("Softmax") == 2
@@ -117,7 +140,7 @@ def layered(hidden: tf.Tensor) -> tf.Tensor:
     ],
 )
 def test_what_needs_the_whole_is_left_whole(behind: Callable[[tf.Tensor], Mapping[str, tf.Tensor]]) -> None:
-    assert split(feed_forward(behind), {"x:0": normal(5, 32)})[1] is None
+    assert split(Looked.at(feed_forward(behind), ROWS), ROWS)[1] is None
 
 
 def test_a_feed_forward_block_with_its_residual_is_split() -> None:
@@ -125,14 +148,14 @@ def test_a_feed_forward_block_with_its_residual_is_split() -> None:
         x = v1.placeholder(tf.float32, [None, 32], "x")
         return {"y": layered(tf.nn.relu(dense(x, 64, "up"))) + x}
 
-    plain, made, far = split(frozen(build), {"x:0": normal(5, 32)})
+    plain, made, far = split(Looked.at(frozen(build), ROWS), ROWS)
     assert (matmuls(plain), matmuls(made)) == (2, 4)
     assert far < 1e-5
 
 
 def test_a_constant_per_channel_is_shared_out() -> None:
     factors = np.linspace(1, 2, 64, dtype=np.float32)
-    _, made, far = split(feed_forward(lambda h: {"y": layered(h * weight(factors))}), {"x:0": normal(5, 32)})
+    _, made, far = split(Looked.at(feed_forward(lambda h: {"y": layered(h * weight(factors))}), ROWS), ROWS)
     assert matmuls(made) == 4
     assert far < 1e-5
 
@@ -155,6 +178,7 @@ def test_keras_attention_is_split_by_heads() -> None:
     assert error(run(made, names, feed)[0], run(rewriter.rewrite(plan, ranges), names, feed)[0]) < 0.02
 
 
+@pytest.mark.slow
 def test_the_backend_offers_streams_when_asked_and_runs_them() -> None:
     graph = bert()
     feed, output = bert_feed(batch=3), graph.outputs["logits"]
@@ -175,6 +199,7 @@ def test_the_backend_offers_streams_when_asked_and_runs_them() -> None:
     backends[1].close()
 
 
+@pytest.mark.slow
 def test_tuning_with_streams_ends_with_a_graph_that_meets_the_criterion() -> None:
     graph = bert()
     feed = bert_feed(batch=8)
@@ -214,9 +239,7 @@ def test_streams_are_refused_where_there_are_none() -> None:
 
 def test_a_graph_in_streams_still_has_a_session_of_its_own() -> None:
     """A graph that reads its own file is started by a session, in whatever form it is."""
-    graph = bert()
-    rewriter = Rewriter(graph)
-    ranges, plan = calibrated(rewriter, [bert_feed()]), everything(rewriter, STATIC)
+    graph, rewriter, ranges, plan = looked_at_bert()
     made = as_graph(rewriter.in_streams(plan, ranges, 2))
     sessions = Sessions(2)
     answer = sessions.run(made, {"y": graph.outputs["logits"]}, bert_feed())["y"]
@@ -224,6 +247,7 @@ def test_a_graph_in_streams_still_has_a_session_of_its_own() -> None:
     sessions.close()
 
 
+@pytest.mark.slow
 def test_a_worker_hands_on_what_goes_wrong_and_goes_on() -> None:
     graph = bert()
     worker = Worker(as_graph(graph.graph_def), tf.compat.v1.ConfigProto())

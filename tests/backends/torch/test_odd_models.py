@@ -92,6 +92,7 @@ def test_a_float64_model_is_quantized_as_its_float32_self(given: torch.dtype) ->
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float64}
 
 
+@pytest.mark.slow
 def test_a_float64_model_is_tuned_with_float64_data() -> None:
     model = network().double()
     with torch.inference_mode():
@@ -111,6 +112,7 @@ def test_a_float64_model_is_tuned_with_float64_data() -> None:
     assert any(note.startswith("the weights were float64") for note in result.notes)
 
 
+@pytest.mark.slow
 def test_a_float64_model_is_scored_by_a_metric() -> None:
     model = network().double()
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""LPOT's names: seed code runs after changing its import lines.
+"""LPOT's names: code written for it runs after changing its import lines.
 
 from octune.compat.lpot import Quantization, write_graph
 

@@ -40,14 +40,14 @@ class DataLoader:
         if last_batch not in ("rollover", "discard"):
             raise DataError(f"last_batch must be 'rollover' or 'discard'. Got {last_batch!r} instead.")
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise DataError(f"batch_size must be a whole number from 1. Got {batch_size!r} instead.")
+            raise DataError(f"batch_size must be a whole number >= 1. Got {batch_size!r} instead.")
         if num_workers or pin_memory:
             raise UnsupportedError(
-                "num_workers and pin_memory need PyTorch's DataLoader: pass one of those instead. Here data "
-                "is read in turn."
+                "num_workers and pin_memory need PyTorch's DataLoader: pass one of those instead. This one "
+                "reads in one thread."
             )
         if not hasattr(dataset, "__getitem__") and (sampler is not None or batch_sampler is not None):
-            raise DataError("A sampler needs a data set with __getitem__. This one can only be walked.")
+            raise DataError("A sampler needs a data set with __getitem__. This one can only be iterated.")
         self.dataset, self.batch_size, self.last_batch = dataset, batch_size, last_batch
         self._collate, self._sampler, self._batch_sampler = collate_fn or _stack, sampler, batch_sampler
 
@@ -66,7 +66,7 @@ class DataLoader:
         if self._sampler is not None:
             yield from (self.dataset[index] for index in self._sampler)
         elif hasattr(self.dataset, "__getitem__") and hasattr(self.dataset, "__len__"):
-            # A data set need not raise IndexError at its end, so that its length counts.
+            # A data set need not raise IndexError at its end, so its length decides.
             yield from (self.dataset[index] for index in range(len(self.dataset)))
         else:
             yield from self.dataset
@@ -85,7 +85,7 @@ def _stack(samples: list[Any]) -> Any:
 
 
 def make_dataset(dataset_type: str, *args: Any, **options: Any) -> Any:
-    """A data set of LPOT's by its name; a name that is not here raises, with those that are."""
+    """One of LPOT's data sets by its name; an unknown name raises, and the message lists those that exist."""
     known: dict[str, Callable[..., Any]] = {
         "dummy": _dummy,
         "bert": _BertDataset,
@@ -95,13 +95,15 @@ def make_dataset(dataset_type: str, *args: Any, **options: Any) -> Any:
     build = known.get(dataset_type.lower())
     if build is None:
         raise UnsupportedError(
-            f"There is no data set {dataset_type!r} here. There are: dummy, bert, GLUE, ImageFolder. "
+            f"The data set {dataset_type!r} is not supported; dummy, bert, GLUE and ImageFolder are. "
             "Anything with __getitem__ and __len__ is a data set: write your own."
         )
     try:
         return build(*args, **options)
     except TypeError as error:
-        raise DataError(f"The data set {dataset_type} cannot be made of these arguments: {error}.") from error
+        raise DataError(
+            f"The data set {dataset_type} cannot be made from these arguments: {error}."
+        ) from error
 
 
 def _dummy(
@@ -176,7 +178,7 @@ class _Images:
         ]
         self._transform = transform
         if not self._files:
-            raise DataError(f"{root} holds no images. Expected one folder of images per class.")
+            raise DataError(f"{root} contains no images. Expected one folder of images per class.")
 
     def __len__(self) -> int:
         return len(self._files)

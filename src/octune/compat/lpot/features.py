@@ -23,8 +23,8 @@ __all__ = ["SteppedWindows", "decode_features", "words_of"]
 
 
 class SteppedWindows(SquadWindows):
-    """Windows that start every ``doc_stride`` tokens; an answer may start only where its window shows most of
-    its surroundings.
+    """Windows that start every ``doc_stride`` tokens; an answer may start only in the window that shows most
+    of its surroundings.
     """
 
     def __init__(
@@ -109,8 +109,8 @@ def _spans(tokens: int, room: int, step: int) -> list[tuple[int, int]]:
 
 
 def _best_window(tokens: int, spans: Sequence[tuple[int, int]]) -> npt.NDArray[np.intp]:
-    """For each token, the window that shows most on its poorer side; a long window wins a tie, then the first
-    one.
+    """For each token, the window that shows most context on the side with less of it; ties go to the longer
+    window, then to the first.
     """
     places = np.arange(tokens)
     scores = np.full((len(spans), tokens), -np.inf)
@@ -136,7 +136,7 @@ def decode_features(
         size = len(feature.tokens)
         context = np.array([place in feature.token_to_orig_map for place in range(size)])
         starts = np.array([bool(feature.token_is_max_context.get(place, False)) for place in range(size)])
-        # Padding takes part in the choice of the highest logits, as it does there.
+        # Padding counts in the choice of the highest logits, as it does in google-research's code.
         longer = len(start) - size
         context, starts = (np.pad(flags, (0, longer)) for flags in (context, starts & context))
         start, end = (np.asarray(values, dtype=np.float64).reshape(-1) for values in (start, end))

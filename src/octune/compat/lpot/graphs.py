@@ -55,7 +55,7 @@ def iterator_sess_run(
         parts.append(part)
     if not parts:
         raise DataError(
-            "The graph's iterator gave no batch. Check the file that feed_dict names, and iteration."
+            "The graph's iterator returned no batch. Check the file that feed_dict names, and iteration."
         )
     if isinstance(parts[0], Mapping):
         return {name: _joined([part[name] for part in parts]) for name in parts[0]}

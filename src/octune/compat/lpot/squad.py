@@ -1,11 +1,12 @@
 """SQuAD v1.1 as LPOT's code scores it: ``SquadV1PostTransform`` turns logits into answers, ``SquadF1`` scores
 them.
 
-squad_transform = SquadV1PostTransform(eval_examples, eval_features, n_best_size, max_answer_length,
-do_lower_case) squad_transform = SquadV1PostTransform(label_file, vocab_file)                  # makes the
-features itself preds, label = squad_transform((all_results, parse_label_file(label_file))) f1 = SquadF1()
-f1.update(preds, label) f1.result()                                                                     # 0 to
-100
+    transform = SquadV1PostTransform(eval_examples, eval_features, n_best_size, max_answer_length, lower_case)
+    transform = SquadV1PostTransform(label_file, vocab_file)        # makes the features itself
+    preds, label = transform((all_results, parse_label_file(label_file)))
+    f1 = SquadF1()
+    f1.update(preds, label)
+    f1.result()                                                     # 0 to 100
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def _answers_by_id(labels: Any) -> dict[str, tuple[str, ...]]:
         }
     except (KeyError, TypeError) as error:
         raise EvaluationError(
-            f"SquadF1 needs SQuAD articles as labels, as parse_label_file gives them ({error!r})."
+            f"SquadF1 needs SQuAD articles as labels, as parse_label_file returns them ({error!r})."
         ) from error
 
 
@@ -97,8 +98,8 @@ class SquadV1PostTransform:
     """From the logits of all features to one answer per question; called with ``(results, label)``, it
     returns ``(answers, label)``.
 
-    Made of ``(eval_examples, eval_features, n_best_size, max_answer_length, do_lower_case)``, the features
-    being google-research's or Octune's questions and windows; or of ``(label_file, vocab_file, n_best_size,
+    Made from ``(eval_examples, eval_features, n_best_size, max_answer_length, do_lower_case)``, the features
+    being google-research's or Octune's questions and windows; or from ``(label_file, vocab_file, n_best_size,
     max_seq_length, max_query_length, max_answer_length, do_lower_case, doc_stride)``, where the features are
     made again, with windows that start every ``doc_stride`` tokens. Results are a list of objects with
     ``unique_id``, ``start_logits`` and ``end_logits``, or three arrays of these.
@@ -157,7 +158,7 @@ class SquadV1PostTransform:
         ]
         if set(ids) != set(logits):
             raise EvaluationError(
-                f"The results are of {len(logits)} features, but there are {len(ids)} that {self._made}. "
+                f"There are results for {len(logits)} features, but {len(ids)} features that {self._made}. "
                 "Run the graph to the end of its data, and make the features as its file was made."
             )
         rows = [logits[number] for number in ids]
@@ -174,7 +175,7 @@ class SquadV1PostTransform:
 
 
 def _by_id(results: Any) -> dict[int, tuple[Any, Any]]:
-    """Logits by unique id: of a list of results, or of the three arrays that a graph gives."""
+    """Logits by unique id, from a list of results, or from the three arrays that a graph returns."""
     if isinstance(results, Mapping):
         results = [results["unique_ids"], results["start_logits"], results["end_logits"]]
     rows: Iterable[tuple[Any, Any, Any]]

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,9 @@ from torch import nn  # noqa: E402
 
 import octune  # noqa: E402
 from octune.errors import WorkspaceError  # noqa: E402
-from tests.digits import Digits, config, digits, network  # noqa: E402
+from tests.digits import Digits, config, network  # noqa: E402
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 # Range methods may find the same range: with one of them, different plans are different models.
 ONE_METHOD = {"quantization": {"activation": {"algorithm": "minmax"}}}
 
@@ -34,7 +33,7 @@ import torch
 torch.set_num_threads(1)
 import octune
 from tests.digits import config, digits
-from tests.test_resume import ONE_METHOD, few_int8, shape_of
+from tests.end_to_end.test_resume import ONE_METHOD, few_int8, shape_of
 
 workspace, calls, hang_at, resume = sys.argv[1:]
 data = digits()
@@ -63,14 +62,6 @@ def shape_of(model: nn.Module) -> str:
 
 def few_int8(model: nn.Module) -> float:
     return 1.0 if sum("Int8" in type(module).__name__ for module in model.children()) <= 1 else 0.5
-
-
-@pytest.fixture(scope="module")
-def data() -> Iterator[Digits]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield digits()
-    torch.set_num_threads(threads)
 
 
 def tune(

@@ -51,7 +51,7 @@ def run(*arguments: str, cwd: Path, check: bool = False, **options: Any) -> subp
 def inside(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
-    """The command run in this process, for what ends before any work begins: exit code, output, errors."""
+    """The command run in this process, where the framework is loaded already: exit code, output, errors."""
 
     def call(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.chdir(project)
@@ -155,11 +155,11 @@ def test_a_task_folder_drives_a_whole_run(project: Path) -> None:
     assert loaded.stdout.strip() == "BertForSequenceClassification"
 
 
-def test_analyze_needs_no_evaluation_data(project: Path) -> None:
+def test_analyze_needs_no_evaluation_data(project: Path, inside: Any) -> None:
     write(project, "look.yaml", evaluation={})
-    done = run("analyze", "look.yaml", "--json", "--output", "look.json", cwd=project)
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+    code, output, errors = inside("analyze", "look.yaml", "--json", "--output", "look.json")
+    assert code == 0, errors
+    report = json.loads(output)
     assert report == json.loads((project / "look.json").read_text())
     assert {op["name"] for op in report["ops"]} == set(report["start"])
     assert 0 < report["start_harm"] < 0.1
@@ -173,7 +173,9 @@ def test_analyze_needs_no_evaluation_data(project: Path) -> None:
         ("mine:build", "data.npz", "f1"),
     ],
 )
-def test_factories_arrays_and_functions(project: Path, model: str, data: str, metric: str) -> None:
+def test_factories_arrays_and_functions(
+    project: Path, inside: Any, model: str, data: str, metric: str
+) -> None:
     name = f"{model}-{data}-{metric}.yaml".replace(":", "_")
     write(
         project,
@@ -182,20 +184,20 @@ def test_factories_arrays_and_functions(project: Path, model: str, data: str, me
         calibration={"data": data},
         evaluation={"data": data, "metric": metric},
     )
-    done = run("tune", name, "--workspace", f"ws-{name}", "--quiet", cwd=project)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("met: ")
-    assert len(done.stdout.splitlines()) == 1
+    code, output, errors = inside("tune", name, "--workspace", f"ws-{name}", "--quiet")
+    assert code == 0, errors
+    assert output.startswith("met: ")
+    assert len(output.splitlines()) == 1
 
 
-def test_exit_code_1_when_the_criterion_is_not_met(project: Path) -> None:
+def test_exit_code_1_when_the_criterion_is_not_met(project: Path, inside: Any) -> None:
     write(
         project, "gain.yaml", criterion={"absolute": -2.0}, tuning={"max_trials": 1, "objective": "modelsize"}
     )
-    done = run("tune", "gain.yaml", "--workspace", "ws-gain", cwd=project)
-    assert done.returncode == 1, done.stderr
-    assert "NOT met" in done.stdout
-    assert "max_trials" in done.stdout
+    code, output, errors = inside("tune", "gain.yaml", "--workspace", "ws-gain")
+    assert code == 1, errors
+    assert "NOT met" in output
+    assert "max_trials" in output
 
 
 @pytest.mark.parametrize(
@@ -223,7 +225,7 @@ def test_bad_input_is_one_message_and_exit_code_2(
     assert all(word in errors for word in words), errors
 
 
-def test_ops_can_be_kept_by_name(project: Path) -> None:
+def test_ops_can_be_kept_by_name(project: Path, inside: Any) -> None:
     write(
         project,
         "ops.yaml",
@@ -234,9 +236,9 @@ def test_ops_can_be_kept_by_name(project: Path) -> None:
             }
         },
     )
-    done = run("tune", "ops.yaml", "--workspace", "ws-ops", "--json", cwd=project)
-    assert done.returncode == 0, done.stderr
-    plan = json.loads(done.stdout)["plan"]
+    code, output, errors = inside("tune", "ops.yaml", "--workspace", "ws-ops", "--json")
+    assert code == 0, errors
+    plan = json.loads(output)["plan"]
     assert plan["classifier"] == {"dtype": "fp32"}
     assert plan["bert.pooler.dense"] == {"dtype": "fp32"}
     assert plan["bert.encoder.layer.0.output.dense"]["dtype"] == "int8"

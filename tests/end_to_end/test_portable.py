@@ -24,18 +24,13 @@ from octune.int8 import ANYWHERE, NEEDS_EXACT
 from octune.machine import Machine, pretending
 from octune.plan import Plan, Scheme
 from tests.backends.contract import calibrated
-from tests.digits import SIZE, Digits, digits, network
+from tests.digits import SIZE, Digits, network
 from tests.machines import AMX, AVX2, VNNI
 from tests.pairs import largest_pairs
 
 REFUSED = (
     r"tuned for .*VNNI.*a CPU with AVX2.* would overflow.*performance\.portable: true.*allow_saturation=True"
 )
-
-
-@pytest.fixture(scope="module")
-def data() -> Digits:
-    return digits()
 
 
 def config(*, portable: bool) -> dict[str, Any]:

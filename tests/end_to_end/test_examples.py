@@ -14,7 +14,7 @@ import pytest
 from octune.config import load_config
 from octune.search import STRATEGIES
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 @pytest.mark.parametrize(
@@ -44,5 +44,5 @@ def test_quickstart(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("criterion met")
-    assert "loaded again, it gives the same answers: True" in done.stdout
+    assert "loaded again, it returns the same answers: True" in done.stdout
     assert {"model.safetensors", "octune.json"} <= {path.name for path in output.iterdir()}

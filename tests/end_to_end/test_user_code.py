@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +36,7 @@ from octune.errors import (  # noqa: E402
     ModelError,
     PlanError,
 )
-from tests.digits import Digits, config, digits, network  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def data() -> Iterator[Digits]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield digits()
-    torch.set_num_threads(threads)
+from tests.digits import Digits, config, network  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -413,7 +405,7 @@ def test_a_slower_model_never_wins_a_race_for_speed(data: Digits) -> None:
         (["a sentence", "another"], "calibration.*str|batch holds.*str"),
         ({"x": 1}, "The calibration data is one dict.*Put a single batch in a list"),
         (torch.zeros(4, 64), "The calibration data is one array.*Put a single batch in a list"),
-        (7, "cannot be walked"),
+        (7, "cannot be iterated"),
         ("train.txt", "is the str"),
         ([()], "empty tuple"),
         ([torch.zeros(4, 63)], "cannot be run on"),

@@ -18,7 +18,7 @@ import pytest
 from octune.machine import probe_machine
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 EMULATOR = "qemu-x86_64"
 OLDER = {"AVX2": "avx2", "AVX512_CORE": "avx512f"}
 

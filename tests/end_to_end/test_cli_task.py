@@ -91,8 +91,8 @@ def test_options_replace_what_a_file_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "Say what the model is"),
-        (["--model", "m"], "Say what the model is"),
+        ([], "Name the model"),
+        (["--model", "m"], "Name the model"),
         (["--task", "cola", "--model", "m"], "--data, the folder of its files, is missing"),
         (["--data", "d", "--model", "m"], "--task is missing"),
         (["--model", "m", "--tokenizer", "t"], "--tokenizer is for the data of --task"),

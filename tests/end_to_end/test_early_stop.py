@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,7 @@ from torch import nn  # noqa: E402
 import octune  # noqa: E402
 from octune.errors import ConfigError, WorkspaceError  # noqa: E402
 from octune.report.tables import result_table  # noqa: E402
-from tests.digits import Digits, config, digits  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def data() -> Iterator[Digits]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield digits()
-    torch.set_num_threads(threads)
+from tests.digits import Digits, config  # noqa: E402
 
 
 def fragile(data: Digits) -> nn.Sequential:

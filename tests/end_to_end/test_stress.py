@@ -16,7 +16,7 @@ from octune.backends import Settings, backend_for
 from octune.calibration import collect
 from octune.plan import Plan, Scheme
 
-CASES = Path(__file__).resolve().parents[1] / "benchmarks/search/cases.py"
+CASES = Path(__file__).resolve().parents[2] / "benchmarks/search/cases.py"
 
 
 @pytest.fixture(scope="module")
