@@ -17,7 +17,7 @@ import numpy as np
 from octune.backends.select import backend_named
 from octune.errors import ConfigError, DataError, UnsupportedError
 from octune.evaluation.metrics import Metric
-from octune.references import resolve
+from octune.importing import resolve
 from octune.tasks import load_task
 
 if TYPE_CHECKING:

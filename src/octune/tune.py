@@ -70,7 +70,7 @@ def tune(
                 strategy = job.strategy(space)
                 stopped = _search(study, strategy, ranges)
                 # A plan that is slow eager may still be fast compiled: convolutions hand int8 on only there.
-                best = _fastest_passing(study, job, slower_too=True)
+                best = _fastest_passing(study, job, allow_slower=True)
                 if best is not None or study.stop.reason:
                     break
             if best is not None and job.config.performance.compile == "auto" and not study.stop.interrupted:
@@ -122,7 +122,7 @@ def _faster(trial: Trial) -> bool:
     return speed is None or speed.beats(FP32) or (speed.disturbed and not FP32.beats(speed))
 
 
-def _fastest_passing(study: Study, job: Job, *, slower_too: bool = False) -> Trial | None:
+def _fastest_passing(study: Study, job: Job, *, allow_slower: bool = False) -> Trial | None:
     """The passing trial that serves the objective best; one that is no faster than fp32 never wins a race for
     speed.
 
@@ -134,7 +134,7 @@ def _fastest_passing(study: Study, job: Job, *, slower_too: bool = False) -> Tri
         if trial.passed and any(scheme.dtype != "fp32" for scheme in trial.plan.values())
     ]
     if job.config.tuning.objective == "performance":
-        passing = [trial for trial in passing if slower_too or _faster(trial)]
+        passing = [trial for trial in passing if allow_slower or _faster(trial)]
         # Of those that tie in speed the smallest wins, and of those that tie in that as well the one that was
         # there first.
         passing = _smallest(_unbeaten(passing))
@@ -161,9 +161,9 @@ def _smallest(trials: Sequence[Trial]) -> list[Trial]:
 def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Result:
     """Choose what is handed over: the fastest that passes, else the closest that failed, else fp32 itself."""
     study = job.study
-    assert study.reference is not None  # tune() has scored it, or raised
+    assert study.baseline_trial is not None  # tune() has scored it, or raised
     best, met = _fastest_passing(study, job), True
-    baseline = _in_turns(study.reference, [*study.trials, *([best] if best is not None else [])])
+    baseline = _in_turns(study.baseline_trial, [*study.trials, *([best] if best is not None else [])])
     if best is None and any(trial.passed for trial in study.trials):
         best, met = baseline, baseline.passed
         gain = "clearly faster" if job.config.tuning.objective == "performance" else "smaller"
@@ -197,7 +197,13 @@ def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resu
         stopped_because=stopped.lstrip("; "),
         criterion=study.criterion,
         ops=ops,
-        notes=(*study.backend.notes, *job.notes, *study.evaluator.notes, *study.listener.notes, *late),
+        notes=(
+            *study.backend.notes,
+            *job.notes,
+            *study.evaluator.notes(study.pairing),
+            *study.listener.notes,
+            *late,
+        ),
         seconds=study.stop.seconds,
         stages=dict(study.clock.seconds),
         environment=job.environment,

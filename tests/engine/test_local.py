@@ -270,8 +270,8 @@ def test_models_of_trials_are_not_hoarded_but_made_again() -> None:
     applied = fake(made).applied
     assert made.model(made.trials[0]).plan == ALL_INT8
     assert fake(made).applied == applied + 1
-    assert made.reference is not None
-    assert made.model(made.reference).plan == Plan()
+    assert made.baseline_trial is not None
+    assert made.model(made.baseline_trial).plan == Plan()
 
 
 def test_the_model_is_timed_before_evaluation_code_can_touch_it() -> None:

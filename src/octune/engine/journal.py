@@ -26,7 +26,7 @@ from octune.errors import WorkspaceError
 __all__ = ["Journal"]
 
 log = logging.getLogger("octune")
-VERSION = 2
+VERSION = 3
 RANGES = "ranges.npz"
 
 

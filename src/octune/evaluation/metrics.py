@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from octune.errors import ConfigError, EvaluationError
 from octune.evaluation import formulas
-from octune.references import resolve
+from octune.importing import resolve
 from octune.score import Score
 
 __all__ = [

@@ -17,7 +17,7 @@ import numpy as np
 
 from octune.errors import ConfigError, EvaluationError
 from octune.evaluation.metrics import Metric, Outputs
-from octune.references import resolve
+from octune.importing import resolve
 from octune.score import Score
 
 __all__ = ["LabelShift", "Postprocessed", "Step", "postprocessed"]

@@ -14,7 +14,7 @@ import numpy as np
 
 from octune.errors import EvaluationError
 from octune.evaluation.metrics import Metric
-from octune.evaluation.referee import is_mean
+from octune.referee import is_mean
 from octune.score import Score
 
 __all__ = ["Tally", "has_groups"]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from octune.evaluation.intervals import _count_limits, margins
+from octune.statistics.intervals import _count_limits, margins
 
 losses = st.lists(
     st.floats(-1, 1, allow_nan=False).map(lambda value: round(value, 6)), min_size=2, max_size=60

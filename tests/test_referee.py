@@ -10,9 +10,9 @@ import pytest
 
 from octune.criterion import Absolute, Relative
 from octune.evaluation.metrics import get_metric
-from octune.evaluation.referee import Referee, Standard, is_mean
-from octune.evaluation.sequential import ALPHA
+from octune.referee import Referee, Standard, is_mean
 from octune.score import Score
+from octune.statistics.sequential import ALPHA
 
 N = 1200
 
