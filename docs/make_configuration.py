@@ -14,7 +14,18 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from octune.config import Calibration, Config, Criterion, DataSource, Evaluation, ModelSource, Performance, Quantization, Tuning, Workspace
+from octune.config import (
+    Calibration,
+    Config,
+    CriterionSection,
+    DataSource,
+    Evaluation,
+    ModelSource,
+    Performance,
+    Quantization,
+    Tuning,
+    Workspace,
+)
 from octune.config.schema import TensorOptions
 
 PAGE = Path(__file__).with_name("configuration.md")
@@ -27,7 +38,7 @@ SECTIONS: list[tuple[str, type[BaseModel]]] = [
     ("calibration.data, evaluation.data", DataSource),
     ("quantization", Quantization),
     ("quantization.weight, quantization.activation, quantization.ops.<op>.weight, quantization.ops.<op>.activation", TensorOptions),
-    ("criterion", Criterion),
+    ("criterion", CriterionSection),
     ("tuning", Tuning),
     ("performance", Performance),
     ("workspace", Workspace),

@@ -3,8 +3,8 @@
 referee = Referee(Standard(baseline_score, criterion), order, sizes, shuffled=True)
 referee.p(seen, items)          # below ALPHA: stop
 
-Where each item has a score of its own within known limits, the test of ``statistics.sequential`` is exact, and
-may be asked at any time. For pseudo-values (F1, MCC, correlations) it is the cautious interval of
+Where each item has a score of its own within known limits, the test of ``statistics.sequential`` is exact,
+and may be asked at any time. For pseudo-values (F1, MCC, correlations) it is the cautious interval of
 ``statistics.intervals``, asked three times, each with a third of the risk. What counts as a failure is
 :meth:`Criterion.limit`, as in the verdict.
 """

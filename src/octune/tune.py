@@ -25,7 +25,7 @@ from octune.evaluation.metrics import Metric
 from octune.job import Job, Request
 from octune.plan import Op, Plan, Scheme
 from octune.replay import record
-from octune.result import Result, Trial
+from octune.result import Result, Saving, Trial
 from octune.search import Space, Strategy
 from octune.search.options import legal_ops
 
@@ -210,7 +210,7 @@ def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resu
         kept={} if best is baseline else _why_float(best.plan, space, ops),
         workspace=study.journal.folder,
         certified=certified,
-        backend=study.backend,
+        saving=Saving(study.backend.name, study.backend.limit.safe_on, study.backend.writer()),
     )
     study.journal.append("result", record(result))
     return result

@@ -231,7 +231,7 @@ class BackendContract:
     ) -> None:
         plan = int8_plan(backend, ranges)
         model = backend.apply(plan, ranges)
-        metadata = backend.save(model, plan, tmp_path)
+        metadata = backend.writer()(model, tmp_path)
         loaded = type(backend).load(tmp_path, metadata, subject.factory)
         wanted, got = backend.run(model, inputs), backend.run(loaded, inputs)
         assert all(np.array_equal(wanted[name], got[name]) for name in wanted)

@@ -4,8 +4,8 @@
     rows = metric.predictions(outputs)      # what one model answers, one entry per item
     metric.score(rows, rows_of_fp32)        # 1.0 when both answer the same
 
-How two answers are compared depends on their kind. ``top1``: 1 when both models choose the same class, else 0.
-``cosine``: the cosine between the two vectors. ``value``: 1 minus the distance between the two numbers, in
+How two answers are compared depends on their kind. ``top1``: 1 when both models choose the same class, else
+0. ``cosine``: the cosine between the two vectors. ``value``: 1 minus the distance between the two numbers, in
 standard deviations of fp32's. The kind follows from the name of the output, else from its shape; the option
 ``kind`` overrides both. All outputs must agree: the worst one counts.
 """
@@ -71,7 +71,7 @@ class Agreement(Metric):
             )
         self._kind = wanted
 
-    def kinds(self, outputs: Outputs) -> dict[str, str]:
+    def kinds(self, outputs: Outputs) -> Mapping[str, str]:
         """How each output that can be compared is compared, by its name."""
         floats = {
             name: array
@@ -96,7 +96,7 @@ class Agreement(Metric):
         """
         columns = [
             [(kind, _answer(kind, row)) for row in outputs[name]]
-            for name, kind in (self.kinds(outputs) | dict(kinds or {})).items()
+            for name, kind in {**self.kinds(outputs), **(kinds or {})}.items()
         ]
         return list(zip(*columns, strict=True))
 

@@ -1,9 +1,9 @@
 """Scoring a model with a metric over evaluation data. (For a function of the user's own, see ``function``.)
 
 evaluator = MetricEvaluator(backend, batches, get_metric("accuracy"))
-baseline, pairing = evaluator.baseline(fp32)                        # over all data
-evaluator(int8, pairing)                                            # item by item comparable with the baseline
-evaluator(int8, pairing, Standard(baseline, criterion))             # stopped as soon as it fails for certain
+baseline, pairing = evaluator.baseline(fp32)                # over all data
+evaluator(int8, pairing)                                    # comparable item by item with the baseline
+evaluator(int8, pairing, Standard(baseline, criterion))     # stopped as soon as it fails for certain
 """
 
 from __future__ import annotations

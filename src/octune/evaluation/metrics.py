@@ -60,7 +60,7 @@ class Metric(ABC):
 
     def predictions(self, outputs: Outputs) -> Sequence[Any]:
         """One entry per row of the batch: the rows of "logits" if there is such an output, else of the first
-        array that is no loss.
+        array that is not a loss.
         """
         for name in ["logits", *(name for name in outputs if name != "loss")]:
             if name in outputs and np.ndim(outputs[name]) >= 1:
@@ -109,10 +109,6 @@ def get_metric(name: str | MetricFunction | Metric | type[Metric], **options: An
         return get_metric(_import(name), **options)
     known = _by_name()
     key = _plain(name)
-    if key == "glue":
-        from octune.tasks import glue_metric  # tasks build on metrics
-
-        return _construct(lambda task: glue_metric(task), name, options)
     if key not in known:
         near = difflib.get_close_matches(key, known, n=3, cutoff=0.5)
         hint = (

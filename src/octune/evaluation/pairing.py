@@ -1,7 +1,7 @@
 """What a score must match to be compared with the baseline's, item by item.
 
 score, pairing = evaluator.baseline(fp32)       # pairing.to_json() goes into the journal
-evaluator(int8, pairing)                        # its items are the baseline's, in the same order, or it has none
+evaluator(int8, pairing)                        # its items are in the order of the baseline's, or it has none
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
     drop + margin.up             # with 95 % confidence the true drop is no higher
 
 The normal interval fails where few answers flip: with none it has no width at all, and a model that loses 1 %
-of its answers shows none lost in 100 items one time in three. So losses and gains are bounded separately, by the
-exact limits of Clopper and Pearson for how many items lose, weighted by how much each lost (Stringer's bound,
-as auditors use it), and put together by the squares of their margins and their correlation (MOVER: Zou and
+of its answers shows none lost in 100 items one time in three. So losses and gains are bounded separately, by
+the exact limits of Clopper and Pearson for how many items lose, weighted by how much each lost (Stringer's
+bound, as auditors use it), and combined by the squares of their margins and their correlation (MOVER: Zou and
 Donner). Where all items change it comes close to the normal interval.
 """
 

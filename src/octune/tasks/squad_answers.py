@@ -83,8 +83,8 @@ def decode_spans(
     for (start, end), number in zip(rows, numbers, strict=True):
         if not 0 <= number < len(windows):
             raise EvaluationError(
-                f"The label {number} is no window of this data set, of {len(windows)}. Use the labels of its "
-                "batches."
+                f"The label {number} is not a window of this data set, which has {len(windows)}. Use the "
+                "labels of its batches."
             )
         window = windows[number]
         start, end = (_own_tokens(logits, window, rules, questions) for logits in (start, end))
