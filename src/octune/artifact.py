@@ -1,4 +1,4 @@
-"""A saved model: one folder that stands on its own, and is refused if anything in it was changed.
+"""A saved model: one self-contained folder, which is refused if anything in it was changed.
 
     result.save("model-int8")
     model = octune.load("model-int8")

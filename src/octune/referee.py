@@ -77,7 +77,7 @@ class Referee:
 
     @property
     def possible(self) -> bool:
-        """Whether anything can come of watching."""
+        """Whether watching can lead to anything."""
         return self.exact or (self._shuffled and self._sizes.size >= LEAST_UNITS and self._limits is None)
 
     def due(self, seen: int) -> bool:

@@ -115,18 +115,18 @@ def _price(job: Job, ops: Sequence[Op], ranges: Ranges) -> dict[tuple[str, Schem
 
 
 def _faster(trial: Trial) -> bool:
-    """Whether it is clearly faster than fp32. Where others kept the machine too busy to tell, what its ops
-    cost alone has to do.
+    """Whether it is clearly faster than fp32. Where others kept the machine too busy to tell, the costs of
+    its ops have to do.
     """
     speed = trial.speed
     return speed is None or speed.beats(FP32) or (speed.disturbed and not FP32.beats(speed))
 
 
 def _fastest_passing(study: Study, job: Job, *, allow_slower: bool = False) -> Trial | None:
-    """The passing trial that serves the objective best; one that is no faster than fp32 never wins a race for
-    speed.
+    """The passing trial that serves the objective best. Where that is speed, one that is not faster than fp32
+    never wins.
 
-    A plan that leaves everything as it was never wins, whatever the noise of its timing says.
+    A plan that changes nothing never wins, whatever the noise of its timing says.
     """
     passing = [
         trial
@@ -135,8 +135,7 @@ def _fastest_passing(study: Study, job: Job, *, allow_slower: bool = False) -> T
     ]
     if job.config.tuning.objective == "performance":
         passing = [trial for trial in passing if allow_slower or _faster(trial)]
-        # Of those that tie in speed the smallest wins, and of those that tie in that as well the one that was
-        # there first.
+        # Of those that tie in speed the smallest wins, and if sizes tie as well, the first.
         passing = _smallest(_unbeaten(passing))
     else:
         passing = _unbeaten(_smallest(passing))
@@ -256,7 +255,7 @@ def quantize(
     plan: Plan | None = None,
     config: Config | str | Path | dict[str, Any] | None = None,
 ) -> Any:
-    """Apply ``plan``, or the fastest one, in one go. Nothing is checked: use :func:`tune` to keep a score.
+    """Apply ``plan``, or the fastest one, in one go. Nothing is checked: use :func:`tune` to keep the score.
 
     Without ``calibration`` data only dynamic schemes are used.
     """

@@ -167,7 +167,7 @@ def test_data_without_labels_is_refused() -> None:
 
 def test_labels_and_predictions_must_match_in_number() -> None:
     with pytest.raises(
-        DataError, match="Batch 1 of the evaluation data has 3 labels, but the model gave 2 predictions"
+        DataError, match="Batch 1 of the evaluation data has 3 labels, but the model made 2 predictions"
     ):
         evaluator([(X[:2], Y[:2]), (X[2:4], Y[:3])])(perfect)
 

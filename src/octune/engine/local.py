@@ -82,7 +82,7 @@ class Study:
                 f"{self.evaluator.name!r} returns a single number. Return one number per item, or leave the "
                 "confidence out."
             )
-        # Of fp32 against itself the drop is known: it is 0, however few items there are.
+        # The drop of fp32 against itself is known to be 0, however few items there are.
         self.baseline_trial = trial.judged(self.criterion.without_confidence(), trial.score)
         self.listener.trial(self.baseline_trial)
         if self.certifier is not None:
@@ -208,7 +208,7 @@ class Study:
                     return
 
     def _few(self, batches: Batches | None, samples: int) -> list[Any]:
-        """Some inputs to run without labels."""
+        """A few inputs to run without labels."""
         if batches is not None:
             return list(islice(self._samples(batches, samples), samples))
         return [] if self.stopwatch.example is None else [self.stopwatch.example]
@@ -228,7 +228,7 @@ class Study:
             self.clock.enter("harm", f"probing {sum(map(len, candidates.values()))} choices without labels")
             inputs = self._few(batches, PROBE_SAMPLES)
             values = self.backend.harm(candidates, ranges, inputs) if inputs else {}
-            # An output that is infinite or NaN is as bad as it gets; neither can be ranked, nor kept in a
+            # An output that is infinite or NaN is the worst there is; neither can be ranked, or kept in a
             # journal.
             return _flatten(
                 {key: min(value, WORST) if math.isfinite(value) else WORST for key, value in values.items()}
@@ -250,7 +250,7 @@ class Study:
     # -- trials ----------------------------------------------------------------------------------------------
 
     def trial(self, plan: Plan, reason: str, ranges: Ranges) -> Trial | None:
-        """Apply a plan, score it, time it in turns with fp32. None when the user broke it off."""
+        """Apply a plan, score it, time it in turns with fp32. None when the user interrupted it."""
         self.stop.trials += 1
 
         def tried() -> dict[str, Any] | None:
@@ -263,8 +263,8 @@ class Study:
         return self._add(self.journal.once("trial", _key("eager", plan, ranges), tried))
 
     def finalists(self, winner: Trial, ranges: Ranges) -> None:
-        """Make the slower-to-make forms of a winning plan; one that is clearly faster is scored before it may
-        win.
+        """Make the forms of a winning plan that take longer to make; one that is clearly faster is scored
+        before it may win.
         """
         if self.stopwatch.example is None:
             return
@@ -308,7 +308,7 @@ class Study:
     def _attempt(
         self, trial: Trial, make: Callable[[], Any], speed: Callable[[Any], Speed]
     ) -> dict[str, Any] | None:
-        """A trial with what came of it, as plain data; None when the user broke it off."""
+        """A trial with what came of it, as plain data; None when the user interrupted it."""
         begun = time.perf_counter()
         try:
             model = make()

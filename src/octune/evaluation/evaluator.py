@@ -241,7 +241,7 @@ class MetricEvaluator(Evaluator):
         found = list(self._metric.predictions(self._backend.run(model, inputs)))
         if len(labels) != len(found):
             raise DataError(
-                f"Batch {number} of the evaluation data has {len(labels)} labels, but the model gave "
+                f"Batch {number} of the evaluation data has {len(labels)} labels, but the model made "
                 f"{len(found)} predictions."
             )
         return found, labels

@@ -6,8 +6,8 @@ is asked for.
         return [float(right(model, images[i])) for i in items]
 
 A function that returns one number is run in full each time. One that returns a number per item is compared
-item by item with fp32. One that also takes ``subset`` is asked for blocks of items in random order, and for
-no more once a candidate is certain to fail.
+item by item with fp32. One that also takes ``subset`` is asked for blocks of items in random order,
+until a candidate is certain to fail.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ GROWTH = 1.6
 
 
 def takes_subset(function: Callable[..., Any]) -> bool:
-    """Whether the function has a parameter of the name ``subset``."""
+    """Whether the function has a parameter named ``subset``."""
     try:
         return "subset" in inspect.signature(function).parameters
     except (TypeError, ValueError):  # a builtin without a signature

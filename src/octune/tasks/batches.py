@@ -1,8 +1,7 @@
 """Token batches: padded just in time, cached, and the same in every walk.
 
-    for inputs, labels in task.evaluation:      # {"input_ids": int64 (rows, tokens), "attention_mask": ...},
-                                                (rows,)
-        ...
+    for inputs, labels in task.evaluation:
+        ...     # {"input_ids": int64 (rows, tokens), "attention_mask": ...}, and labels of (rows,)
 
 Evaluation rows come in blocks, each a random sample of all rows (always the same one): that is what lets a
 hopeless candidate be stopped early. Inside a block, rows of similar length share a batch, so that little is

@@ -55,7 +55,7 @@ def load_task(
 
 
 def check_task(name: str) -> None:
-    """Raise if there is no task of that name, with the nearest one."""
+    """Raise if there is no task of that name, and suggest the nearest one."""
     key = plain_name(name)
     if key in SQUAD or key in GLUE or key.startswith(("mnli", "sst")):
         return

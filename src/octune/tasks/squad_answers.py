@@ -36,8 +36,8 @@ class Question:
 class Window:
     """The part of a context that fits into the model together with the question.
 
-    ``offsets`` holds the characters (from, to) of each token in the context, -1 for tokens of anything else.
-    ``null`` is the token whose logits speak for "no answer". ``starts`` says where an answer may start, if
+    ``offsets`` holds the characters (from, to) of each token in the context, -1 for all other tokens.
+    ``null`` is the token whose logits stand for "no answer". ``starts`` says where an answer may start, if
     not anywhere in the context.
     """
 

@@ -39,7 +39,7 @@ class TableRow:
 
 
 def find_split(folder: Path, stems: Sequence[str]) -> list[Path]:
-    """The files of the first of these splits that is there, in one format.
+    """The files of the first of these splits that exists, in one format.
 
     "dev" finds dev.tsv, dev-00000-of-00002.parquet, dev/data-00000-of-00001.arrow (as ``save_to_disk``
     writes) or glue-dev.arrow.
