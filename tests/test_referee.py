@@ -1,4 +1,4 @@
-"""Referees: what can be watched, and metrics that are no mean."""
+"""Referees: what can be watched, and metrics that are not a mean."""
 
 from __future__ import annotations
 

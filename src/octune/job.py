@@ -77,7 +77,7 @@ class Job:
     def of(cls, request: Request) -> Job:
         """Make a job of a request; arguments win over the configuration."""
         config = _config(request.config)
-        _refuse_what_is_missing(config)
+        _refuse_unimplemented(config)
         materials = sources.collect(
             config,
             request.model,
@@ -206,12 +206,12 @@ def _refuse_foreign_settings(settings: Settings, backend: Backend) -> None:
     for name, value in settings.extra.items():
         if name not in backend.extras:
             raise UnsupportedError(
-                f"performance.{name} is {value}, which does not exist for this kind of {backend.name} model. "
+                f"performance.{name} is {value}, which this kind of model ({backend.name}) does not support. "
                 "Leave it out."
             )
 
 
-def _refuse_what_is_missing(config: Config) -> None:
+def _refuse_unimplemented(config: Config) -> None:
     """Keys that are legal in a configuration but have no implementation yet are refused, never ignored."""
     if config.tuning.tensorboard:
         raise UnsupportedError("tuning.tensorboard is not implemented yet. Set it to false.")

@@ -29,8 +29,8 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 
 # Looks are this factor apart: often enough that hardly an item is scored in vain, and seldom enough to cost
 # nothing.
-GROWTH = 1.15
-LOOKS = (0.25, 0.4, 0.65)
+LOOK_GROWTH = 1.15
+LOOK_SHARES = (0.25, 0.4, 0.65)
 LEAST_ITEMS, LEAST_UNITS = 100, 20
 
 
@@ -68,7 +68,7 @@ class Referee:
         self._limits = standard.baseline.limits if is_mean(standard.baseline) else None
         self._floors = self._least()
         self._looked = 0
-        self._looks = [round(share * order.size) for share in LOOKS]
+        self._looks = [round(share * order.size) for share in LOOK_SHARES]
 
     @property
     def exact(self) -> bool:
@@ -85,7 +85,7 @@ class Referee:
         if seen >= self._order.size:
             return False
         if self.exact:
-            return seen >= self._looked * GROWTH
+            return seen >= self._looked * LOOK_GROWTH
         return bool(self._looks) and seen >= max(self._looks[0], LEAST_ITEMS)
 
     def p(self, seen: int, found: Floats) -> float:
@@ -116,7 +116,7 @@ class Referee:
         totals = np.add.reduceat(losses, starts) / usual
         low = (
             float(totals.mean())
-            - margins(totals, ALPHA / len(LOOKS), (lost * largest, gained * largest)).down
+            - margins(totals, ALPHA / len(LOOK_SHARES), (lost * largest, gained * largest)).down
         )
         return ALPHA if low > self._allowed else 1.0
 

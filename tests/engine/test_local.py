@@ -327,7 +327,7 @@ def test_an_interrupted_trial_is_not_recorded() -> None:
 def with_winner(
     evaluate: Callable[[Model], Any] = lambda model: 1.0, example: Any = ((1.0,),), seconds: float = 0.0
 ) -> tuple[Study, Ranges]:
-    """A study whose eager winner takes so many seconds for a call."""
+    """A study whose eager winner takes this many seconds for a call."""
     made = study(evaluate, example=example)
     made.baseline()
     ranges = made.calibrate(BATCHES, 8, None)

@@ -127,5 +127,8 @@ def test_the_first_batch_of_the_baseline_decides_how_all_are_compared() -> None:
 def test_how_outputs_are_compared_is_passed_on_not_remembered() -> None:
     wide, narrow = np.eye(3, 64), np.eye(3, 10)
     _, pairing = evaluator(narrow).baseline(0.0)
-    assert evaluator(wide).baseline(0.0, pairing)[1].kinds == {"output": "top1"}
-    assert evaluator(wide).baseline(0.0)[1].kinds == {"output": "cosine"}
+    scored = evaluator(wide)
+    for known, kind in ((pairing, "top1"), (None, "cosine"), (pairing, "top1")):
+        score, own = scored.baseline(5.0, known)
+        assert own.kinds == {"output": kind}
+        assert (score.value == 1.0) == (kind == "top1")

@@ -193,7 +193,7 @@ INPUTS = np.arange(N, dtype=float)[:, None]
 
 
 class Answers:
-    """A model that answers right but for some items, and counts the rows that it was asked for."""
+    """A model that answers right except for some items, and counts the rows that it was asked for."""
 
     def __init__(self, wrong: Any = ()) -> None:
         self.wrong, self.rows = set(wrong), 0
@@ -361,7 +361,7 @@ def test_the_outputs_of_a_model_are_not_hoarded() -> None:
     assert score.n == N
     gc.collect()
     assert sum(reference() is not None for reference in alive) == 0
-    # ... and neither were they during the walk, but for the last few.
+    # ... nor during the walk, except for the last few.
     counts: list[int] = []
 
     def counting(inputs: np.ndarray) -> np.ndarray:

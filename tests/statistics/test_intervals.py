@@ -30,7 +30,7 @@ def test_losses_alone_are_bounded_as_a_share_is() -> None:
     upper = stats.binomtest(7, 200, alternative="less").proportion_ci(0.95).high
     lower = stats.binomtest(7, 200, alternative="greater").proportion_ci(0.95).low
     found = margins(values, 0.05, ONE)
-    # Gains that nobody has seen yet may lower it, but not by the full margin of both.
+    # Gains not seen yet may lower it, but not by the full margin of both.
     assert 7 / 200 + found.up == pytest.approx(upper)
     assert 7 / 200 - lower < found.down < 7 / 200 - lower + 1 - 0.05 ** (1 / 200)
 

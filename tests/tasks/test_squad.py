@@ -132,7 +132,7 @@ def collect_gold(task: TaskData, text: str) -> tuple[list[Any], list[int]]:
 def slow_best_span(
     start: np.ndarray, end: np.ndarray, allowed: np.ndarray, n_best: int, longest: int
 ) -> tuple[float, int, int] | None:
-    """The rule word by word: every pair of the n best, skipping what is no span."""
+    """The rule word by word: every pair of the n best, skipping what is not a span."""
     best = None
     for first in sorted(range(len(start)), key=lambda place: (-start[place], place))[:n_best]:
         for last in sorted(range(len(end)), key=lambda place: (-end[place], place))[:n_best]:

@@ -126,8 +126,8 @@ class AgreementEvaluator(MetricEvaluator):
         return self._backend.fp32_model()
 
     @cached_property
-    def _fp32_answers(self) -> dict[int, list[Any]]:
-        """By number of the batch."""
+    def _fp32_answers(self) -> dict[Any, list[Any]]:
+        """By number of the batch, and how outputs are compared."""
         return {}
 
     def notes(self, pairing: Pairing) -> Sequence[str]:
@@ -145,13 +145,14 @@ class AgreementEvaluator(MetricEvaluator):
     def _answers(self, model: Any, number: int, batch: Any, pairing: Pairing) -> tuple[list[Any], list[Any]]:
         inputs, _ = self._backend.split(batch)
         found = list(self._metric.predictions(self._backend.run(model, inputs), pairing.kinds))
-        wanted = self._fp32_answers.get(number)
+        key = number, *pairing.kinds.items()
+        wanted = self._fp32_answers.get(key)
         if wanted is None:
             wanted = list(self._metric.predictions(self._backend.run(self._fp32, inputs), pairing.kinds))
         # Only data that can be picked by number is the same under that number each time; a loader may
         # shuffle.
         if self._batches.pick is not None:
-            self._fp32_answers[number] = wanted
+            self._fp32_answers[key] = wanted
         return found, wanted
 
 

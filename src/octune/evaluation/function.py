@@ -33,7 +33,7 @@ __all__ = ["FunctionEvaluator", "takes_subset"]
 Ints = npt.NDArray[np.int64]
 LEAST_BLOCK = 64
 FIRST_SHARE = 0.05
-GROWTH = 1.6
+BLOCK_GROWTH = 1.6
 
 
 def takes_subset(function: Callable[..., Any]) -> bool:
@@ -103,7 +103,7 @@ class FunctionEvaluator(Evaluator):
             if seen < count and (p := referee.p(seen, items[order[:seen]])) <= ALPHA:
                 done = np.sort(order[:seen])
                 return replace(_score(items[done], hits[done], limits), total=count, p=p, index=done)
-            block = round(seen * (GROWTH - 1))
+            block = round(seen * (BLOCK_GROWTH - 1))
         return _score(items, hits, limits)
 
     def _all(self, model: Any) -> Any:
