@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from octune.config import (
     Calibration,
     Config,
-    Criterion,
+    CriterionSection,
     DataSource,
     Evaluation,
     ModelSource,
@@ -42,7 +42,7 @@ SECTIONS: list[tuple[str, type[BaseModel]]] = [
         "quantization.ops.<op>.weight, quantization.ops.<op>.activation",
         TensorOptions,
     ),
-    ("criterion", Criterion),
+    ("criterion", CriterionSection),
     ("tuning", Tuning),
     ("performance", Performance),
     ("workspace", Workspace),

@@ -27,7 +27,7 @@ def passes(criterion: Criterion, baseline: float, value: float) -> bool:
 @pytest.mark.parametrize(
     ("criterion", "baseline", "value", "passed"),
     [
-        (Relative(0.01), 0.9, 0.891, True),  # exactly the limit, but for the last bit
+        (Relative(0.01), 0.9, 0.891, True),  # exactly the limit, except for the last bit
         (Relative(0.01), 0.9, 0.8909, False),
         (Relative(0.01), 0.9, 0.95, True),
         (Relative(0.0), 0.9, 0.9, True),
@@ -367,7 +367,7 @@ def test_false_passes_with_a_metric_that_is_not_a_mean(name: str) -> None:
             after = np.where(rng.random(count) < 0.01, 1 - before, before)
         return metric.score(before, labels), metric.score(after, labels)  # type: ignore[arg-type]
 
-    before, after = draw(200_000)  # the truth, as good as
+    before, after = draw(200_000)  # practically the truth
     criterion = Absolute(before.value - after.value, confidence=0.95)
     assert sum(criterion.judge(*draw(n)).passed for _ in range(runs)) / runs <= most(runs)
 

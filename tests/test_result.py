@@ -123,5 +123,5 @@ def test_reports_show_how_sure_a_speed_is() -> None:
 def test_a_result_without_its_backend_cannot_be_saved(tmp_path: object) -> None:
     from octune.errors import ArtifactError
 
-    with pytest.raises(ArtifactError, match="no longer has its backend"):
+    with pytest.raises(ArtifactError, match="no model to save"):
         result().save(f"{tmp_path}/model")

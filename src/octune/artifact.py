@@ -1,4 +1,4 @@
-"""A saved model: one folder that stands on its own, and is refused if anything in it was changed.
+"""A saved model: one self-contained folder, which is refused if anything in it was changed.
 
     result.save("model-int8")
     model = octune.load("model-int8")
@@ -24,7 +24,7 @@ from octune.machine import probe_machine
 
 if TYPE_CHECKING:
     from octune.backends.base import Backend
-    from octune.result import Result
+    from octune.result import Result, Saving
 
 __all__ = ["load", "manifest", "save"]
 
@@ -45,23 +45,24 @@ def save(result: Result, folder: Path, *, overwrite: bool = False) -> Path:
                 f"{folder} is not a saved model (no {MANIFEST}), so it is not overwritten. Choose another "
                 "folder."
             )
-    if result.backend is None:
-        raise ArtifactError("This result no longer has its backend; save it in the process that tuned it.")
+    saving = result.saving
+    if saving is None:
+        raise ArtifactError("This result has no model to save; save it in the process that tuned it.")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     except OSError as error:
         raise ArtifactError(f"The model could not be saved to {folder}: {error}") from error
     try:
-        details = result.backend.save(result.model, result.plan, staging)
+        details = saving.write(result.model, staging)
         (staging / MANIFEST).write_text(
-            json.dumps(_manifest(result, details, staging), indent=1, sort_keys=True) + "\n"
+            json.dumps(_manifest(result, saving, details, staging), indent=1, sort_keys=True) + "\n"
         )
         if folder.exists():
             shutil.rmtree(folder)
         staging.chmod(0o755)
         for path in staging.rglob("*"):
-            # some writers make private files; a model is there to be shared
+            # some libraries write private files; a model is meant to be shared
             path.chmod(0o755 if path.is_dir() else 0o644)
         staging.rename(folder)
     except OSError as error:
@@ -71,13 +72,14 @@ def save(result: Result, folder: Path, *, overwrite: bool = False) -> Path:
     return folder
 
 
-def _manifest(result: Result, details: dict[str, Any], staging: Path) -> dict[str, Any]:
+def _manifest(result: Result, saving: Saving, details: dict[str, Any], staging: Path) -> dict[str, Any]:
     from octune import __version__
 
+    quantized = any(scheme.dtype == "int8" for scheme in result.plan.values())
     data = {
         "format": FORMAT,
         "octune": __version__,
-        "framework": details.pop("framework", result.backend.name if result.backend else ""),
+        "framework": details.pop("framework", saving.framework),
         "backend": details,
         "plan": result.plan.to_json(),
         "plan_digest": result.plan.digest,
@@ -87,7 +89,8 @@ def _manifest(result: Result, details: dict[str, Any], staging: Path) -> dict[st
         "best": result.best.summary(),
         "stopped_because": result.stopped_because,
         "environment": dict(result.environment),
-        "safe_on": _safe_on(result),
+        # int8 weights that use all 8 bits overflow the sums of some CPUs
+        "safe_on": saving.safe_on if quantized else ANYWHERE,
         "files": {
             path.relative_to(staging).as_posix(): _sha256(path)
             for path in sorted(staging.rglob("*"))
@@ -97,14 +100,8 @@ def _manifest(result: Result, details: dict[str, Any], staging: Path) -> dict[st
     return data | {"digest": _digest(data)}
 
 
-def _safe_on(result: Result) -> str:
-    """On which CPUs the model gives exact sums; int8 weights that use all 8 bits overflow on some."""
-    quantized = any(scheme.dtype == "int8" for scheme in result.plan.values())
-    return result.backend.limit.safe_on if quantized and result.backend is not None else ANYWHERE
-
-
 def _digest(data: dict[str, Any]) -> str:
-    """The manifest's own checksum, over everything in it but itself."""
+    """The manifest's own checksum, over everything in it except itself."""
     rest = {key: value for key, value in data.items() if key != "digest"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 

@@ -1,7 +1,7 @@
 """How much accuracy may be lost, and what an evaluation says about it.
 
 criterion = Relative(0.01)                       # at most 1 % of the baseline's score
-criterion = Relative(0.01, confidence=0.95)      # and that for certain, not by luck
+criterion = Relative(0.01, confidence=0.95)      # and not by luck: with 95 % confidence
 criterion = Absolute(0.5, higher_is_better=False)
 criterion.judge(baseline_score, score)           # -> Verdict
 """
@@ -12,19 +12,22 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from octune.errors import ConfigError
-from octune.evaluation.intervals import Margins, margins
 from octune.score import Score
+from octune.statistics.intervals import Margins, margins
+from octune.statistics.sequential import SLACK
 
 __all__ = ["Absolute", "Criterion", "Relative", "Verdict"]
 
 Outcome = Literal["pass", "fail", "undecidable"]
-USUAL = 0.95
+Floats = npt.NDArray[np.float64]
+Numbers = TypeVar("Numbers", float, Floats)
+DEFAULT_LEVEL = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class Verdict:
     ``drop`` is the loss against the baseline (positive is worse), ``allowed`` the largest loss that passes;
     both in the metric's own unit. ``low`` and ``high`` bound the drop with 95 % confidence (or the
     criterion's own) when both scores have per-item results; ``lost`` and ``gained`` count the answers that
-    flipped, of ``n``. ``needed`` is about how many items would decide, if they went on like this; None when
+    flipped, of ``n``. ``needed`` is about how many items would decide, if the rest are like these; None when
     it is decided or unknown.
 
     Without a confidence the drop alone decides, and ``undecidable`` says whether luck could have. With one,
@@ -71,7 +74,7 @@ class Verdict:
 
     @property
     def certainty(self) -> str:
-        """How sure the outcome is, in words; empty where nothing is known of it, or nothing is in doubt."""
+        """How sure the outcome is, in words; empty where that is unknown, or nothing is in doubt."""
         if self.stopped is not None:
             return self.stopped
         words = []
@@ -130,14 +133,24 @@ class Criterion(ABC):
     def allowed(self, baseline: float) -> float:
         """The largest loss that passes; negative demands a gain."""
 
-    def credit(self, baseline: Score) -> npt.NDArray[np.float64] | None:
+    def credit(self, baseline: Score) -> Floats | None:
         """What each item may lose, where that is an estimate too, because it depends on the baseline's items.
         None by default.
         """
         return None
 
-    def loss(self, baseline: float, value: float) -> float:
-        """How much worse ``value`` is than ``baseline``."""
+    def limit(self, baseline: float) -> float:
+        """The loss above which a candidate fails: what is allowed, and a hair more for rounding.
+
+        0.9 - 0.891 is 0.009000000000000008, and a user who allows 1 % means that to pass. The hair grows with
+        the numbers: a fixed amount would let anything pass where the scores are tiny, such as a mean squared
+        error.
+        """
+        allowed = self.allowed(baseline)
+        return allowed + SLACK * (abs(baseline) + abs(allowed))
+
+    def loss(self, baseline: Numbers, value: Numbers) -> Numbers:
+        """How much worse ``value`` is than ``baseline``; numbers, or one number per item."""
         return baseline - value if self.higher_is_better else value - baseline
 
     def judge(self, baseline: Score, score: Score) -> Verdict:
@@ -146,24 +159,22 @@ class Criterion(ABC):
         paired = baseline if score.index is None or baseline.items is None else _part(baseline, score.index)
         if paired.items is None or score.items is None or paired.items.shape != score.items.shape:
             drop = self.loss(baseline.value, score.value)
-            outcome = self._by_drop(baseline, score, drop) if self.confidence is None else "undecidable"
-            return Verdict(outcome, drop, allowed, n=score.n, confidence=self.confidence)
-        losses = self._losses(paired, score)
-        # Of a part of the items, only their own difference says something: it may be an easy or a hard part.
+            certain = self._outcome(baseline, drop, drop) if self.confidence is None else "undecidable"
+            return Verdict(certain, drop, allowed, n=score.n, confidence=self.confidence)
+        losses = self.loss(paired.items, score.items)
+        # Part of the items can only be compared with the same part: it may be an easy or a hard one.
         drop = float(losses.mean()) if score.partial else self.loss(baseline.value, score.value)
-        sides = self.margins(paired, score, (1 - (self.confidence or USUAL)) / 2)
+        sides = self.margins(paired, score, (1 - (self.confidence or DEFAULT_LEVEL)) / 2)
         lost = gained = None
         if paired.hits is not None and score.hits is not None:
             lost, gained = int(np.sum(paired.hits > score.hits)), int(np.sum(paired.hits < score.hits))
         low, high, deciding, bound = drop - sides.down, drop + sides.up, sides, None
-        outcome = self._by_drop(baseline, score, drop)
+        outcome = self._outcome(baseline, drop, drop)
         undecided = low <= allowed < high
         if self.confidence is not None:
             deciding = self.margins(paired, score, 1 - self.confidence)
             bound = drop + deciding.up
-            outcome = (
-                "pass" if bound <= allowed else "fail" if drop - deciding.down > allowed else "undecidable"
-            )
+            outcome = self._outcome(baseline, drop - deciding.down, bound)
             undecided = outcome == "undecidable"
         verdict = Verdict(
             outcome, drop, allowed, low, high, lost, gained, int(losses.size), None, self.confidence, bound
@@ -172,32 +183,24 @@ class Criterion(ABC):
             return replace(verdict, outcome="fail", stopped=_stopped(score))
         return replace(verdict, needed=_needed(losses.size, allowed - drop, deciding) if undecided else None)
 
-    def _by_drop(self, baseline: Score, score: Score, drop: float) -> Outcome:
-        # A hair of slack: 0.9 - 0.891 is 0.009000000000000008, and a user who allows 1 % means to pass here.
-        # It goes with the scores: a fixed amount would let anything pass where the scores themselves are
-        # tiny, such as a mean squared error.
-        return (
-            "pass"
-            if drop <= self.allowed(baseline.value) + 1e-9 * max(abs(baseline.value), abs(score.value))
-            else "fail"
-        )
-
-    def _losses(self, baseline: Score, score: Score) -> npt.NDArray[np.float64]:
-        if baseline.items is None or score.items is None:
-            raise ValueError("losses of single items need the items of both scores")
-        return baseline.items - score.items if self.higher_is_better else score.items - baseline.items
+    def _outcome(self, baseline: Score, least: float, most: float) -> Outcome:
+        """What is known of a drop that is between ``least`` and ``most``."""
+        limit = self.limit(baseline.value)
+        return "pass" if most <= limit else "fail" if least > limit else "undecidable"
 
     def margins(self, baseline: Score, score: Score, tail: float) -> Margins:
         """How far off the drop may be, each way, with a chance of at most ``tail``; both scores must have the
         same items.
         """
-        losses = self._losses(baseline, score)
+        if baseline.items is None or score.items is None:
+            raise ValueError("margins need the items of both scores")
+        losses = self.loss(baseline.items, score.items)
         if losses.size < 2:
             return Margins(math.inf, math.inf, math.inf, math.inf)
-        return margins(losses, tail, self.most(baseline, losses), self.credit(baseline))
+        return margins(losses, tail, self.largest_changes(baseline, losses), self.credit(baseline))
 
-    def most(self, baseline: Score, losses: npt.NDArray[np.float64]) -> tuple[float, float]:
-        """The most that one item can lose and gain: by the limits of the metric, else by what the items are
+    def largest_changes(self, baseline: Score, losses: Floats) -> tuple[float, float]:
+        """The most that one item can lose, and gain: by the limits of the metric, else by how much items were
         seen to differ.
         """
         items = baseline.items
@@ -211,8 +214,7 @@ class Criterion(ABC):
         if not self.higher_is_better:
             most = most[1], most[0]
         seen = float(np.abs(losses).max())
-        # Without a limit, an item is taken to lose at most what the worst of fp32's items is worse than its
-        # best.
+        # Without a limit, an item is taken to lose at most the distance between fp32's best and worst items.
         lost, gained = (one if math.isfinite(one) else best - worst for one in most)
         return max(lost, seen), max(gained, seen)
 
@@ -252,7 +254,7 @@ class Relative(Criterion):
     def allowed(self, baseline: float) -> float:
         return self.tolerance * abs(baseline)
 
-    def credit(self, baseline: Score) -> npt.NDArray[np.float64] | None:
+    def credit(self, baseline: Score) -> Floats | None:
         return (
             None
             if baseline.items is None
@@ -291,7 +293,7 @@ def _part(baseline: Score, index: npt.NDArray[np.int64]) -> Score:
 
 
 def _needed(n: int, distance: float, sides: Margins) -> int | None:
-    """About how many items would decide: what is due to unseen losses shrinks with their number, the rest
+    """About how many items would decide: the part due to unseen losses shrinks with their number, the rest
     with its square root.
     """
     margin, unseen = (sides.up, sides.unseen_up) if distance >= 0 else (sides.down, sides.unseen_down)
@@ -303,7 +305,7 @@ def _needed(n: int, distance: float, sides: Margins) -> int | None:
     root = (
         (math.sqrt(rest**2 + 4 * unseen * distance) - rest) / (2 * unseen) if unseen > 0 else distance / rest
     )
-    # At a drop that is all but the limit itself, no number of items decides.
+    # At a drop that practically is the limit, no number of items decides.
     return max(n, math.ceil(n / root**2)) if root > 1e-6 else None
 
 

@@ -1,7 +1,7 @@
 """Everything a run needs, made ready and checked before the first second of work is spent.
 
-``Job.of`` takes what the user gave, as arguments or in the configuration, and says what is missing or makes
-no sense.
+``Job.of`` takes what the user asks for, as arguments or in the configuration, and says what is missing or
+contradictory.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from octune.evaluation.agreement import Agreement, AgreementEvaluator
 from octune.evaluation.evaluator import Evaluator, MetricEvaluator
 from octune.evaluation.function import FunctionEvaluator
 from octune.evaluation.holdout import held_items, search_items, split_batches
-from octune.evaluation.metrics import Metric, get_metric
+from octune.evaluation.metrics import Metric
 from octune.evaluation.postprocess import postprocessed
 from octune.machine import probe_machine
 from octune.search import STRATEGIES, Space, Strategy
+from octune.sources import Materials
 
 __all__ = ["Job", "Request"]
 
@@ -41,10 +42,11 @@ log = logging.getLogger("octune")
 
 @dataclass(frozen=True)
 class Request:
-    """What a user asks for: the arguments of :func:`octune.tune`, all of which a configuration may stand in
-    for.
+    """What a user asks for: the arguments of :func:`octune.tune`, any of which may come from the
+    configuration instead.
 
-    ``unchecked`` needs no scoring. Without ``workspace`` nothing is written, whatever the configuration says.
+    With ``unchecked`` nothing is scored. Without ``workspace`` nothing is written, whatever the configuration
+    says.
     """
 
     model: Any = None
@@ -73,10 +75,10 @@ class Job:
 
     @classmethod
     def of(cls, request: Request) -> Job:
-        """Make a job of what the user gave; arguments win over the configuration."""
+        """Make a job of a request; arguments win over the configuration."""
         config = _config(request.config)
-        _refuse_what_is_not_there(config)
-        given = sources.fill(
+        _refuse_unimplemented(config)
+        materials = sources.collect(
             config,
             request.model,
             request.calibration,
@@ -85,15 +87,18 @@ class Job:
             wants_metric=request.evaluate is None and not request.unchecked,
         )
         labelled = (
-            request.unchecked or request.evaluate is not None or given.metric not in (None, Agreement.name)
+            request.unchecked
+            or request.evaluate is not None
+            or materials.metric not in (None, Agreement.name)
         )
-        unlabelled = () if labelled else _without_labels(given, config)
-        settings = _settings(config, given)
+        unlabelled = () if labelled else _without_labels(materials, config)
+        settings = _settings(config, materials)
         if config.model is not None and config.model.target == "onnx":
-            given.model, settings = _as_onnx(given, config, settings)
-        backend = backend_for(given.model, settings)
+            materials.model, settings = _as_onnx(materials, config, settings)
+        backend = backend_for(materials.model, settings)
         try:
-            return cls._ready(request, config, given, backend, unlabelled)
+            _refuse_foreign_settings(settings, backend)
+            return cls._ready(request, config, materials, backend, unlabelled)
         except BaseException:
             backend.close()  # it has set threads for the whole process
             raise
@@ -103,26 +108,20 @@ class Job:
         cls,
         request: Request,
         config: Config,
-        given: sources.Given,
+        materials: Materials,
         backend: Backend,
         unlabelled: Sequence[str],
     ) -> Job:
-        if config.performance.streams > 1 and not backend.can_stream:
-            raise UnsupportedError(
-                f"performance.streams is {config.performance.streams}, which is for graphs of TensorFlow, "
-                "and this model is another kind "
-                f"({backend.name}). Leave it out."
-            )
         calibration_batches = (
-            as_batches(given.calibration, role="calibration", limit=_limit(config))
-            if given.calibration is not None
+            as_batches(materials.calibration, role="calibration", limit=_limit(config))
+            if materials.calibration is not None
             else None
         )
         certify = request.certify or config.criterion.certify
         if certify not in (None, "holdout"):
             raise ConfigError(f"certify must be 'holdout' or be left out. Got {certify!r} instead.")
         evaluator, certifier, evaluation_batches = _evaluators(
-            backend, request, given, config, certify is not None
+            backend, request, materials, config, certify is not None
         )
         notes = [*unlabelled, *(calibration_batches.notes if calibration_batches else ())]
         if calibration_batches is None and config.quantization.approach == "static":
@@ -132,22 +131,19 @@ class Job:
             )
         if calibration_batches is None and not request.unchecked:
             notes.append("no calibration data: only dynamic schemes are used")
-        if given.calibration is not None and given.calibration is given.evaluation:
+        if materials.calibration is not None and materials.calibration is materials.evaluation:
             notes.append(
                 "calibration and evaluation use the same data: the score is flattered, give separate data"
             )
         for note in notes:
             log.warning("%s", note)
         criterion = request.criterion or _criterion(config, evaluator)
-        firsts = [
-            _first(backend, batches)
-            for batches in (evaluation_batches, calibration_batches)
-            if batches is not None
-        ]
-        example = firsts[0] if firsts else None
-        samples = config.calibration.samples if calibration_batches is not None else (0,)
-        if config.calibration.batches is not None and calibration_batches is not None:
-            samples = tuple(count * backend.batch_size(firsts[-1]) for count in config.calibration.batches)
+        evaluated = None if evaluation_batches is None else _first(backend, evaluation_batches)
+        calibrated = None if calibration_batches is None else _first(backend, calibration_batches)
+        samples = (0,) if calibrated is None else config.calibration.samples
+        if calibrated is not None and config.calibration.batches is not None:
+            samples = tuple(count * backend.batch_size(calibrated) for count in config.calibration.batches)
+        example = calibrated if evaluated is None else evaluated  # what is timed
         if example is not None and config.performance.batch_size is not None:
             example = backend.resized(example, config.performance.batch_size)
         folder = config.workspace.path if request.workspace else None
@@ -194,22 +190,35 @@ def _config(config: Config | str | Path | dict[str, Any] | None) -> Config:
     return load_config(config) if isinstance(config, str | Path) else parse_config(config, source="config")
 
 
-def _settings(config: Config, given: sources.Given) -> Settings:
+def _settings(config: Config, materials: Materials) -> Settings:
     performance = config.performance
     threads = performance.threads or performance.cores_per_instance
-    settings = Settings(threads=threads, streams=performance.streams, portable=performance.portable)
+    settings = Settings(threads=threads, portable=performance.portable, extra=performance.extra)
     if config.model is None:
         return settings
-    return replace(settings, inputs=config.model.inputs, outputs=config.model.outputs, source=given.source)
+    return replace(
+        settings, inputs=config.model.inputs, outputs=config.model.outputs, source=materials.source
+    )
 
 
-def _refuse_what_is_not_there(config: Config) -> None:
+def _refuse_foreign_settings(settings: Settings, backend: Backend) -> None:
+    """What only another framework has is refused, never ignored."""
+    for name, value in settings.extra.items():
+        if name not in backend.extras:
+            raise UnsupportedError(
+                f"performance.{name} is {value}, which this kind of model ({backend.name}) does not support. "
+                "Leave it out."
+            )
+
+
+def _refuse_unimplemented(config: Config) -> None:
     """Keys that are legal in a configuration but have no implementation yet are refused, never ignored."""
     if config.tuning.tensorboard:
-        raise UnsupportedError("tuning.tensorboard is not there yet. Set it to false.")
+        raise UnsupportedError("tuning.tensorboard is not implemented yet. Set it to false.")
     if (config.performance.num_of_instance or 1) != 1:
         raise UnsupportedError(
-            "evaluation.performance with more than one instance is not there yet. Set num_of_instance to 1."
+            "evaluation.performance with more than one instance is not implemented yet. Set num_of_instance "
+            "to 1."
         )
     if config.tuning.performance_only:
         raise UnsupportedError(
@@ -219,9 +228,9 @@ def _refuse_what_is_not_there(config: Config) -> None:
 
 
 def _evaluators(
-    backend: Backend, request: Request, given: sources.Given, config: Config, certify: bool
+    backend: Backend, request: Request, materials: Materials, config: Config, certify: bool
 ) -> tuple[Evaluator, Evaluator | None, Batches | None]:
-    """Who scores in the search, and who scores on data held out of it; and the evaluation data, if it is
+    """The evaluator of the search, the one on data held out of it, and the evaluation data, where it is
     known.
     """
     limit, seed, evaluate = config.tuning.trial_timeout, config.tuning.random_seed, request.evaluate
@@ -233,7 +242,9 @@ def _evaluators(
                 "evaluate must be a function that takes the model and returns its score. Got "
                 f"{type(evaluate).__name__} instead."
             )
-        batches = as_batches(given.evaluation, role="evaluation") if given.evaluation is not None else None
+        batches = None
+        if materials.evaluation is not None:
+            batches = as_batches(materials.evaluation, role="evaluation")
         if not certify:
             return FunctionEvaluator(evaluate, limit, seed), None, batches
         search, held = (
@@ -241,26 +252,26 @@ def _evaluators(
             for items in (search_items, held_items)
         )
         return search, held, batches
-    if given.metric is None or given.evaluation is None:
-        missing = "evaluation data" if given.evaluation is None else "a metric"
+    if materials.metric is None or materials.evaluation is None:
+        missing = "evaluation data" if materials.evaluation is None else "a metric"
         raise ConfigError(
             f"There is no way to score the model: {missing} is missing. Give evaluate=fn, or metric= and "
             "evaluation=; "
             "octune.quantize() applies a plan without checking."
         )
     metric = (
-        given.metric
-        if isinstance(given.metric, Metric)
-        else get_metric(given.metric, **config.evaluation.metric_options)
+        materials.metric
+        if isinstance(materials.metric, Metric)
+        else sources.make_metric(materials.metric, config.evaluation.metric_options)
     )
     metric = postprocessed(metric, config.evaluation.postprocess or {})
-    batches = as_batches(given.evaluation, role="evaluation")
+    batches = as_batches(materials.evaluation, role="evaluation")
     by = AgreementEvaluator if isinstance(metric, Agreement) else MetricEvaluator
     if not certify:
         return by(backend, batches, metric, limit, config.evaluation.samples, seed), None, batches
     if config.evaluation.samples is not None:
         raise ConfigError(
-            "certify: holdout and evaluation.samples cannot be combined. Leave one out, or give fewer data."
+            "certify: holdout and evaluation.samples cannot be combined. Leave one out, or give less data."
         )
     to_search, to_hold = split_batches(batches, seed)
     return (
@@ -270,21 +281,22 @@ def _evaluators(
     )
 
 
-def _without_labels(given: sources.Given, config: Config) -> tuple[str, ...]:
-    """Nobody says how to score: then what fp32 says is what counts. Without evaluation data, half of the
-    calibration data judges.
+def _without_labels(materials: Materials, config: Config) -> tuple[str, ...]:
+    """Without a metric or an evaluate function, fp32's answers are what counts. Without evaluation data, half
+    of the calibration data judges.
     """
-    if given.evaluation is None and given.calibration is None:
+    if materials.evaluation is None and materials.calibration is None:
         return ()  # nothing to compare on either: the missing data is refused further on
-    given.metric = Agreement(**config.evaluation.metric_options)
+    materials.metric = Agreement(**config.evaluation.metric_options)
     notes = [
         "NO LABELS: nothing says how to score the model, so the criterion is agreement with fp32, not "
         "accuracy"
     ]
-    if given.evaluation is None:
-        kept = list(as_batches(given.calibration, role="calibration", limit=_limit(config)))
-        given.calibration, given.evaluation = (kept[::2], kept[1::2]) if len(kept) > 1 else (kept, kept)
-        if len(kept) > 1:
+    if materials.evaluation is None:
+        kept = list(as_batches(materials.calibration, role="calibration", limit=_limit(config)))
+        separate = len(kept) > 1
+        materials.calibration, materials.evaluation = (kept[::2], kept[1::2]) if separate else (kept, kept)
+        if separate:
             notes.append("no evaluation data: every second calibration batch judges, and does not calibrate")
     return tuple(notes)
 
@@ -293,9 +305,7 @@ def _first(backend: Backend, batches: Batches) -> Any:
     """The first batch of the data, as the backend takes it."""
     inputs = next(backend.parts(backend.split(batches.first())[0]), None)
     if inputs is None:
-        raise DataError(
-            "The first item of the data stands for no batch at all: the file that it names is empty."
-        )
+        raise DataError("The first item of the data holds no batch at all: the file that it names is empty.")
     return inputs
 
 
@@ -307,14 +317,14 @@ def _criterion(config: Config, evaluator: Evaluator) -> Criterion:
     return Relative(chosen.relative if chosen.relative is not None else 0.01, higher, chosen.confidence)
 
 
-def _as_onnx(given: sources.Given, config: Config, settings: Settings) -> tuple[Any, Settings]:
+def _as_onnx(materials: Materials, config: Config, settings: Settings) -> tuple[Any, Settings]:
     """The model exported, with the first batch of the data as its example, and the settings for it."""
-    if given.calibration is not None:
-        batches = as_batches(given.calibration, role="calibration", limit=_limit(config))
-        if isinstance(given.calibration, Iterator):  # drawn into memory: it can be walked only once
-            given.calibration = batches
-    elif given.evaluation is not None:
-        given.evaluation = batches = as_batches(given.evaluation, role="evaluation")
+    if materials.calibration is not None:
+        batches = as_batches(materials.calibration, role="calibration", limit=_limit(config))
+        if isinstance(materials.calibration, Iterator):  # drawn into memory: it can be walked only once
+            materials.calibration = batches
+    elif materials.evaluation is not None:
+        materials.evaluation = batches = as_batches(materials.evaluation, role="evaluation")
     else:
         raise ConfigError(
             "model.target is onnx: exporting needs a batch of data to follow through the model. Give "
@@ -323,13 +333,13 @@ def _as_onnx(given: sources.Given, config: Config, settings: Settings) -> tuple[
     backend_named("onnx")  # says what to install, if it is not
     from octune.backends.onnx.export import is_tensorflow, to_onnx
 
-    made = to_onnx(given.model, batches.first(), settings)
+    made = to_onnx(materials.model, batches.first(), settings)
     # Tensors of a TensorFlow graph are named by the converter's user, and checked there.
-    return made, replace(settings, inputs=(), outputs=()) if is_tensorflow(given.model) else settings
+    return made, replace(settings, inputs=(), outputs=()) if is_tensorflow(materials.model) else settings
 
 
 def _limit(config: Config) -> int:
-    """More batches than this are never needed, whatever their size: it is what ends an endless generator."""
+    """More batches than this are never needed, whatever their size: it is what stops an endless generator."""
     return max(config.calibration.batches or config.calibration.samples)
 
 

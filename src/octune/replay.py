@@ -3,8 +3,8 @@
     result = octune.replay("octune_runs/bert")
     print(result)
 
-It works half-way through a run and after a crash, too: ``stopped_because`` then says that the run has not
-ended. What it cannot give back is the model: that is in the folder where it was saved.
+It also works in the middle of a run and after a crash: ``stopped_because`` then says that the run has not
+ended. What it cannot return is the model: that is in the folder where it was saved.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def replay(workspace: str | Path) -> Result:
     baseline = Trial.from_json(recorded["answer"]["trial"])
     if baseline.score is None:
         raise WorkspaceError(f"The journal in {folder} holds a baseline without a score.")
-    # fp32 against itself: the drop is known to be 0, however few items there are.
+    # The drop of fp32 against itself is known to be 0, however few items there are.
     score = baseline.score
     baseline = baseline.judged(criterion.without_confidence(), score)
     trials = tuple(

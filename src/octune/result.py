@@ -1,4 +1,4 @@
-"""What tuning gives back: never None, and able to tell its own story.
+"""What tuning returns: never None, and able to tell its own story.
 
 result = octune.tune(...)
 print(result)
@@ -19,9 +19,9 @@ from octune.plan import Op, Plan
 from octune.score import Score
 
 if TYPE_CHECKING:
-    from octune.backends.base import Backend
+    from octune.backends.base import Writer
 
-__all__ = ["Result", "Trial"]
+__all__ = ["Result", "Saving", "Trial"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +95,14 @@ class Trial:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Trial:
-        """The inverse of :meth:`to_json`, but for the verdict (see :meth:`judged`)."""
+        """The inverse of :meth:`to_json`, except for the verdict (see :meth:`judged`)."""
         rest = dict(data)
         ratio, interval, load = (
             rest.pop("speedup"),
             rest.pop("speedup_interval", None),
             rest.pop("load", None),
         )
-        # Journals of before intervals were measured have none.
+        # Older journals have no intervals.
         low, high = interval or (ratio, ratio)
         speed = None if ratio is None else Speedup(ratio, low, high, load or 0.0)
         score = None if data["score"] is None else Score.from_json(data["score"])
@@ -115,6 +115,17 @@ class Trial:
     def judged(self, criterion: Criterion, baseline: Score) -> Trial:
         """This trial with its verdict against a baseline."""
         return self if self.score is None else replace(self, verdict=criterion.judge(baseline, self.score))
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """How a result's model is saved: the framework that loads it again, on which CPUs its int8 weights are
+    safe, and what writes its files.
+    """
+
+    framework: str
+    safe_on: str
+    write: Writer
 
 
 @dataclass(frozen=True)
@@ -143,7 +154,7 @@ class Result:
     kept: Mapping[str, str] = field(default_factory=dict)
     workspace: Path | None = None
     certified: Verdict | None = None
-    backend: Backend | None = field(default=None, repr=False, compare=False)
+    saving: Saving | None = field(default=None, repr=False, compare=False)
 
     @property
     def front(self) -> tuple[Trial, ...]:
@@ -163,8 +174,8 @@ class Result:
 
     @property
     def rivals(self) -> int:
-        """How many quantized plans were compared on the data that ``best`` was chosen by: the more, the
-        luckier the best of them looks.
+        """How many quantized plans were compared on the data that ``best`` was chosen by: the more there are,
+        the more luck is in the score of the best one.
         """
         return len({trial.plan for trial in self.trials if trial.complete})
 

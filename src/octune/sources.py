@@ -1,13 +1,13 @@
 """What a configuration names, made real: models, data and metrics from folders, files and
 ``package.module:name``.
 
-given = fill(config, model=None, calibration=None, evaluation=None, metric=None)
-given.model, given.calibration, given.evaluation, given.metric
+materials = collect(config, model=None, calibration=None, evaluation=None, metric=None)
+materials.model, materials.calibration, materials.evaluation, materials.metric
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,19 +16,20 @@ import numpy as np
 
 from octune.backends.select import backend_named
 from octune.errors import ConfigError, DataError, UnsupportedError
-from octune.evaluation.metrics import Metric
-from octune.references import resolve
-from octune.tasks import load_task
+from octune.evaluation.metrics import Metric, MetricFunction, get_metric
+from octune.importing import resolve
+from octune.tasks import glue_metric, load_task
+from octune.tasks.glue import plain_name
 
 if TYPE_CHECKING:
     from octune.config import Config
     from octune.config.schema import DataSource
 
-__all__ = ["ArrayBatches", "Given", "fill", "import_name"]
+__all__ = ["ArrayBatches", "Materials", "collect", "import_name", "make_metric"]
 
 
 @dataclass
-class Given:
+class Materials:
     """What a run works on, wherever it came from."""
 
     model: Any
@@ -38,9 +39,9 @@ class Given:
     source: str | None = None
 
 
-def fill(
+def collect(
     config: Config, model: Any, calibration: Any, evaluation: Any, metric: Any, *, wants_metric: bool = True
-) -> Given:
+) -> Materials:
     """Arguments first; what they leave open comes from the configuration."""
     source = config.model.path if config.model else None
     if model is None:
@@ -52,19 +53,19 @@ def fill(
     elif isinstance(model, str | Path):
         source = str(model)
         model = open_model(source, config.model.framework if config.model else None)
-    given = Given(model, calibration, evaluation, metric, source)
+    materials = Materials(model, calibration, evaluation, metric, source)
     tasks: dict[tuple[Any, ...], Any] = {}
-    if given.calibration is None and config.calibration.data is not None:
-        given.calibration = _data(
-            config.calibration.data, "calibration", config, source, tasks, given, wants_metric
+    if materials.calibration is None and config.calibration.data is not None:
+        materials.calibration = _data(
+            config.calibration.data, "calibration", config, source, tasks, materials, wants_metric
         )
-    if given.evaluation is None and config.evaluation.data is not None:
-        given.evaluation = _data(
-            config.evaluation.data, "evaluation", config, source, tasks, given, wants_metric
+    if materials.evaluation is None and config.evaluation.data is not None:
+        materials.evaluation = _data(
+            config.evaluation.data, "evaluation", config, source, tasks, materials, wants_metric
         )
-    if given.metric is None and config.evaluation.metric is not None:
-        given.metric = config.evaluation.metric
-    return given
+    if materials.metric is None and config.evaluation.metric is not None:
+        materials.metric = config.evaluation.metric
+    return materials
 
 
 def open_model(source: str, framework: str | None) -> Any:
@@ -89,6 +90,18 @@ def import_name(reference: str, key: str) -> Any:
         ) from error
 
 
+def make_metric(metric: str | MetricFunction | Metric, options: Mapping[str, Any]) -> Metric:
+    """The metric that a configuration names; ``GLUE`` with the option ``task`` is the one of that task."""
+    if not isinstance(metric, str) or plain_name(metric) != "glue":
+        return get_metric(metric, **options)
+    if set(options) != {"task"}:
+        raise ConfigError(
+            f"The metric {metric} needs the option 'task' and no other, such as {{task: mrpc}}. Got "
+            f"{dict(options)!r} instead."
+        )
+    return glue_metric(options["task"])
+
+
 def _is_reference(source: str) -> bool:
     module, colon, name = source.partition(":")
     return (
@@ -104,7 +117,7 @@ def _data(
     config: Config,
     model_source: str | None,
     tasks: dict[tuple[Any, ...], Any],
-    given: Given,
+    materials: Materials,
     wants_metric: bool,
 ) -> Any:
     size = config.calibration.batch_size if role == "calibration" else config.evaluation.batch_size
@@ -130,15 +143,15 @@ def _data(
             tokenizer=tokenizer,
             max_length=source.max_length,
             split=split,
-            label2id=getattr(getattr(given.model, "config", None), "label2id", None),
+            label2id=getattr(getattr(materials.model, "config", None), "label2id", None),
             calibration_batch_size=config.calibration.batch_size,
             evaluation_batch_size=config.evaluation.batch_size,
         )
     task = tasks[key]
     if role == "calibration":
         return task.calibration
-    if given.metric is None and config.evaluation.metric is None and wants_metric:
-        given.metric = task.metric
+    if materials.metric is None and config.evaluation.metric is None and wants_metric:
+        materials.metric = task.metric
     return task.evaluation
 
 
@@ -152,9 +165,10 @@ def _tokenizer_folder(model_source: str | None, role: str) -> str:
 
 
 class ArrayBatches(Sequence[Any]):
-    """Batches of an ``.npz`` file: every array but ``label`` (or ``labels``, ``y``) is an input of that name.
+    """Batches of an ``.npz`` file: every array except ``label`` (or ``labels``, ``y``) is an input of that
+    name.
 
-    An array named ``x`` or ``input`` alone is passed by position.
+    A single array named ``x`` or ``input`` is passed by position.
     """
 
     def __init__(self, path: Path, batch_size: int) -> None:

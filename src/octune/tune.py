@@ -25,7 +25,7 @@ from octune.evaluation.metrics import Metric
 from octune.job import Job, Request
 from octune.plan import Op, Plan, Scheme
 from octune.replay import record
-from octune.result import Result, Trial
+from octune.result import Result, Saving, Trial
 from octune.search import Space, Strategy
 from octune.search.options import legal_ops
 
@@ -70,7 +70,7 @@ def tune(
                 strategy = job.strategy(space)
                 stopped = _search(study, strategy, ranges)
                 # A plan that is slow eager may still be fast compiled: convolutions hand int8 on only there.
-                best = _fastest_passing(study, job, slower_too=True)
+                best = _fastest_passing(study, job, allow_slower=True)
                 if best is not None or study.stop.reason:
                     break
             if best is not None and job.config.performance.compile == "auto" and not study.stop.interrupted:
@@ -115,18 +115,18 @@ def _price(job: Job, ops: Sequence[Op], ranges: Ranges) -> dict[tuple[str, Schem
 
 
 def _faster(trial: Trial) -> bool:
-    """Whether it is clearly faster than fp32. Where others kept the machine too busy to tell, what its ops
-    cost alone has to do.
+    """Whether it is clearly faster than fp32. Where others kept the machine too busy to tell, the costs of
+    its ops have to do.
     """
     speed = trial.speed
     return speed is None or speed.beats(FP32) or (speed.disturbed and not FP32.beats(speed))
 
 
-def _fastest_passing(study: Study, job: Job, *, slower_too: bool = False) -> Trial | None:
-    """The passing trial that serves the objective best; one that is no faster than fp32 never wins a race for
-    speed.
+def _fastest_passing(study: Study, job: Job, *, allow_slower: bool = False) -> Trial | None:
+    """The passing trial that serves the objective best. Where that is speed, one that is not faster than fp32
+    never wins.
 
-    A plan that leaves everything as it was never wins, whatever the noise of its timing says.
+    A plan that changes nothing never wins, whatever the noise of its timing says.
     """
     passing = [
         trial
@@ -134,9 +134,8 @@ def _fastest_passing(study: Study, job: Job, *, slower_too: bool = False) -> Tri
         if trial.passed and any(scheme.dtype != "fp32" for scheme in trial.plan.values())
     ]
     if job.config.tuning.objective == "performance":
-        passing = [trial for trial in passing if slower_too or _faster(trial)]
-        # Of those that tie in speed the smallest wins, and of those that tie in that as well the one that was
-        # there first.
+        passing = [trial for trial in passing if allow_slower or _faster(trial)]
+        # Of those that tie in speed the smallest wins, and if sizes tie as well, the first.
         passing = _smallest(_unbeaten(passing))
     else:
         passing = _unbeaten(_smallest(passing))
@@ -161,9 +160,9 @@ def _smallest(trials: Sequence[Trial]) -> list[Trial]:
 def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Result:
     """Choose what is handed over: the fastest that passes, else the closest that failed, else fp32 itself."""
     study = job.study
-    assert study.reference is not None  # tune() has scored it, or raised
+    assert study.baseline_trial is not None  # tune() has scored it, or raised
     best, met = _fastest_passing(study, job), True
-    baseline = _in_turns(study.reference, [*study.trials, *([best] if best is not None else [])])
+    baseline = _in_turns(study.baseline_trial, [*study.trials, *([best] if best is not None else [])])
     if best is None and any(trial.passed for trial in study.trials):
         best, met = baseline, baseline.passed
         gain = "clearly faster" if job.config.tuning.objective == "performance" else "smaller"
@@ -197,14 +196,20 @@ def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resu
         stopped_because=stopped.lstrip("; "),
         criterion=study.criterion,
         ops=ops,
-        notes=(*study.backend.notes, *job.notes, *study.evaluator.notes, *study.listener.notes, *late),
+        notes=(
+            *study.backend.notes,
+            *job.notes,
+            *study.evaluator.notes(study.pairing),
+            *study.listener.notes,
+            *late,
+        ),
         seconds=study.stop.seconds,
         stages=dict(study.clock.seconds),
         environment=job.environment,
         kept={} if best is baseline else _why_float(best.plan, space, ops),
         workspace=study.journal.folder,
         certified=certified,
-        backend=study.backend,
+        saving=Saving(study.backend.name, study.backend.limit.safe_on, study.backend.writer()),
     )
     study.journal.append("result", record(result))
     return result
@@ -250,7 +255,7 @@ def quantize(
     plan: Plan | None = None,
     config: Config | str | Path | dict[str, Any] | None = None,
 ) -> Any:
-    """Apply ``plan``, or the fastest one, in one go. Nothing is checked: use :func:`tune` to keep a score.
+    """Apply ``plan``, or the fastest one, in one go. Nothing is checked: use :func:`tune` to keep the score.
 
     Without ``calibration`` data only dynamic schemes are used.
     """

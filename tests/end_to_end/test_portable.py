@@ -231,6 +231,6 @@ def test_layers_of_other_number_formats_are_left_alone(data: Digits, tmp_path: P
         backend = backend_for(data.model(), Settings(portable=False))
         ranges = calibrated(backend, data.batches())
         plan = Plan({"0": Scheme.int8(), "2": Scheme.bf16()})
-        metadata = backend.save(backend.apply(plan, ranges), plan, tmp_path)
+        metadata = backend.writer()(backend.apply(plan, ranges), tmp_path)
     program = type(backend).load(tmp_path, metadata, limit_again=True)
     assert close(program, data)

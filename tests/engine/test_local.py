@@ -4,19 +4,24 @@ over.
 
 from __future__ import annotations
 
+import gc
 import math
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from octune.backends.base import Backend, Finalist, Settings, Visit
+from octune.artifact import manifest
+from octune.backends.base import Backend, Finalist, Settings, Visit, Writer
 from octune.calibration import Ranges
 from octune.config import Config, parse_config
+from octune.cost import latency
 from octune.cost.latency import FP32 as AS_FAST
 from octune.cost.latency import Latency, Speedup, Timing
 from octune.cost.load import Patience
@@ -119,8 +124,8 @@ class Fake(Backend):
     def size(self, model: Model) -> int:
         return 100
 
-    def save(self, model: Any, plan: Plan, folder: Path) -> dict[str, Any]:
-        return {}
+    def writer(self) -> Writer:
+        return lambda model, folder: {}
 
     @classmethod
     def load(cls, folder: Path, metadata: Mapping[str, Any], factory: Callable[[], Any] | None = None) -> Any:
@@ -270,8 +275,8 @@ def test_models_of_trials_are_not_hoarded_but_made_again() -> None:
     applied = fake(made).applied
     assert made.model(made.trials[0]).plan == ALL_INT8
     assert fake(made).applied == applied + 1
-    assert made.reference is not None
-    assert made.model(made.reference).plan == Plan()
+    assert made.baseline_trial is not None
+    assert made.model(made.baseline_trial).plan == Plan()
 
 
 def test_the_model_is_timed_before_evaluation_code_can_touch_it() -> None:
@@ -322,7 +327,7 @@ def test_an_interrupted_trial_is_not_recorded() -> None:
 def with_winner(
     evaluate: Callable[[Model], Any] = lambda model: 1.0, example: Any = ((1.0,),), seconds: float = 0.0
 ) -> tuple[Study, Ranges]:
-    """A study whose eager winner takes so many seconds for a call."""
+    """A study whose eager winner takes this many seconds for a call."""
     made = study(evaluate, example=example)
     made.baseline()
     ranges = made.calibrate(BATCHES, 8, None)
@@ -467,6 +472,84 @@ def test_a_faster_model_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     result = tuned(monkeypatch, study())
     assert result.model.plan.names("int8") == ALL_INT8.names("int8")
     assert result.speedup == 1.2
+
+
+def with_latencies(
+    monkeypatch: pytest.MonkeyPatch, made: Study, *, fp32: float, eager: float, compiled: float
+) -> None:
+    """Let models take this many seconds for a call, on a quiet machine whose clock only they move."""
+    now = 0.0
+
+    def passes(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    class Quiet:
+        share, busy = 0.0, False
+
+        def __enter__(self) -> Quiet:
+            return self
+
+        def __exit__(self, *exception: object) -> None: ...
+
+    monkeypatch.setattr(latency, "Load", Quiet)
+    monkeypatch.setattr(latency, "time", SimpleNamespace(perf_counter=lambda: now, sleep=passes))
+    backend = fake(made)
+    monkeypatch.setattr(backend, "fp32_model", lambda: Model(Plan(), fp32))
+    monkeypatch.setattr(backend, "apply", lambda plan, ranges: Model(plan, eager))
+    monkeypatch.setattr(backend, "run", lambda model, inputs: passes(model.seconds) or {"output": inputs})
+    monkeypatch.setattr(
+        backend, "alone", lambda op, scheme, ranges: lambda: passes(0.001 if scheme == INT8 else 0.01)
+    )
+    backend.forms = [lambda plan: Finalist("compiled", Model(plan, compiled))]
+
+
+def test_what_is_slower_in_every_form_is_measured_so_and_fp32_is_handed_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = study()
+    with_latencies(monkeypatch, made, fp32=0.010, eager=0.013, compiled=0.011)
+    result = tuned(monkeypatch, made)
+    assert [(trial.form, trial.passed) for trial in result.trials] == [("eager", True), ("compiled", True)]
+    assert [trial.speedup for trial in result.trials] == [pytest.approx(10 / 13), pytest.approx(10 / 11)]
+    assert result.best is result.baseline
+    assert result.model.plan == Plan()
+    assert result.stopped_because == (
+        "a plan met the criterion; "
+        "what met the criterion was not clearly faster than fp32 here, so fp32 is handed back"
+    )
+    assert result.stopped_because in str(result)
+
+
+@pytest.mark.parametrize(
+    ("eager", "compiled", "form"),
+    [(0.005, 0.006, "eager"), (0.013, 0.004, "compiled"), (0.009, 0.002, "compiled")],
+)
+def test_what_is_measured_to_be_faster_wins_in_its_fastest_form(
+    monkeypatch: pytest.MonkeyPatch, eager: float, compiled: float, form: str
+) -> None:
+    made = study()
+    with_latencies(monkeypatch, made, fp32=0.010, eager=eager, compiled=compiled)
+    result = tuned(monkeypatch, made)
+    assert result.met
+    assert result.best.form == form
+    assert result.speedup == pytest.approx(0.010 / min(eager, compiled))
+    assert result.model.plan.names("int8") == ALL_INT8.names("int8")
+    assert "fp32 is handed back" not in str(result)
+
+
+def test_a_result_does_not_keep_the_backend_alive(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The backend has the fp32 model, weights and sessions: a result needs none of them to be saved."""
+    timed(monkeypatch, Speedup(1.2, 1.1, 1.3))
+    made = study()
+    backend = weakref.ref(made.backend)
+    result = tuned(monkeypatch, made)
+    del made
+    monkeypatch.undo()  # it holds the job
+    gc.collect()
+    assert backend() is None
+    saved = manifest(result.save(tmp_path / "model"))
+    assert (saved["framework"], saved["plan_digest"]) == ("fake", result.plan.digest)
 
 
 def test_a_form_wins_over_a_winner_that_it_beats(monkeypatch: pytest.MonkeyPatch) -> None:

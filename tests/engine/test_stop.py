@@ -44,7 +44,7 @@ def test_an_interrupt_is_raised_and_remembered() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_somebody_elses_handler_stays() -> None:
+def test_a_handler_of_others_stays() -> None:
     rang: list[int] = []
     before = signal.signal(signal.SIGINT, lambda signum, frame: rang.append(signum))
     try:

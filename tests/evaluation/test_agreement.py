@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from octune.data import as_batches
 from octune.errors import ConfigError, EvaluationError
-from octune.evaluation.agreement import Agreement, kind_of
+from octune.evaluation.agreement import Agreement, AgreementEvaluator, kind_of
 
 
 @pytest.mark.parametrize(
@@ -88,3 +91,44 @@ def test_what_cannot_be_compared_is_refused() -> None:
     rows = metric.predictions({"output": np.asarray([[np.nan, 1.0]])})
     with pytest.raises(EvaluationError, match="NaN"):
         metric.score(rows, rows)
+
+
+# -- the evaluator -------------------------------------------------------------------------------------------
+
+
+class Backend:
+    """A model is a number that is added to its inputs; fp32 adds nothing."""
+
+    def split(self, batch: Any) -> tuple[Any, Any]:
+        return batch, None
+
+    def fp32_model(self) -> float:
+        return 0.0
+
+    def run(self, model: float, inputs: np.ndarray) -> dict[str, np.ndarray]:
+        return {"output": inputs + model}
+
+
+def evaluator(*batches: np.ndarray) -> AgreementEvaluator:
+    return AgreementEvaluator(Backend(), as_batches(list(batches), role="evaluation"), Agreement())  # type: ignore[arg-type]
+
+
+def test_the_first_batch_of_the_baseline_decides_how_all_are_compared() -> None:
+    # The second batch is as wide as an embedding, the first is not: both are classes.
+    wide, narrow = np.eye(3, 64), np.eye(3, 10)
+    scored = evaluator(narrow, wide)
+    score, pairing = scored.baseline(0.0)
+    assert dict(pairing.kinds) == {"output": "top1"}
+    assert score.hits is not None
+    assert scored.notes(pairing) == ("what is compared: output: same class as fp32",)
+    assert scored(5.0, pairing).value == 1.0  # the cosine would be less
+
+
+def test_how_outputs_are_compared_is_passed_on_not_remembered() -> None:
+    wide, narrow = np.eye(3, 64), np.eye(3, 10)
+    _, pairing = evaluator(narrow).baseline(0.0)
+    scored = evaluator(wide)
+    for known, kind in ((pairing, "top1"), (None, "cosine"), (pairing, "top1")):
+        score, own = scored.baseline(5.0, known)
+        assert own.kinds == {"output": kind}
+        assert (score.value == 1.0) == (kind == "top1")

@@ -5,6 +5,7 @@ arithmetic.
 from __future__ import annotations
 
 import gc
+import json
 import time
 import weakref
 from collections.abc import Callable
@@ -19,9 +20,10 @@ from octune.errors import DataError, EvaluationError, EvaluationTimeout
 from octune.evaluation.evaluator import MetricEvaluator
 from octune.evaluation.function import FunctionEvaluator
 from octune.evaluation.metrics import get_metric
-from octune.evaluation.referee import Standard
-from octune.evaluation.sequential import ALPHA
+from octune.evaluation.pairing import Pairing
+from octune.referee import Standard
 from octune.score import Score
+from octune.statistics.sequential import ALPHA
 
 X = np.arange(12.0).reshape(6, 2)
 Y = np.array([0, 1, 0, 1, 0, 1])
@@ -126,21 +128,36 @@ def test_only_the_first_samples_in_whole_batches() -> None:
 def test_items_are_paired_only_in_the_same_order() -> None:
     orders = iter([range(6), range(6), [1, 0, 2, 3, 5, 4]])
     shuffling = evaluator(lambda: batches(next(orders)))
-    assert shuffling(perfect).items is not None
-    assert shuffling(perfect).items is not None
-    third = shuffling(perfect)
+    score, pairing = shuffling.baseline(perfect)
+    assert score.items is not None
+    assert shuffling(perfect, pairing).items is not None
+    third = shuffling(perfect, pairing)
     assert third.value == 1.0
     assert third.items is None
     assert third.hits is None
 
 
-def test_the_order_can_be_carried_over_from_an_earlier_run() -> None:
-    first = evaluator(batches())
-    first(perfect)
-    same, other = evaluator(batches()), evaluator(batches([1, 0, 2, 3, 5, 4]))
-    same.order = other.order = first.order
-    assert same(perfect).items is not None
-    assert other(perfect).items is None
+def test_the_pairing_can_be_carried_over_from_an_earlier_run() -> None:
+    _, pairing = evaluator(batches()).baseline(perfect)
+    kept = Pairing.from_json(json.loads(json.dumps(pairing.to_json())))
+    assert kept == pairing
+    assert evaluator(batches())(perfect, kept).items is not None
+    assert evaluator(batches([1, 0, 2, 3, 5, 4]))(perfect, kept).items is None
+
+
+def test_no_evaluator_remembers_its_first_call() -> None:
+    orders = iter([[1, 0, 2, 3, 5, 4], range(6), range(6)])
+    shuffling = evaluator(lambda: batches(next(orders)))
+    shuffling.baseline(perfect)
+    _, pairing = shuffling.baseline(perfect)
+    assert shuffling(perfect, pairing).items is not None
+
+
+def test_a_pairing_of_other_batches_is_not_taken_for_these() -> None:
+    _, pairing = evaluator(batches()).baseline(perfect)
+    score, own = evaluator(batches([1, 0, 2, 3, 5, 4])).baseline(perfect, pairing)
+    assert score.items is not None
+    assert own.digests != pairing.digests
 
 
 def test_data_without_labels_is_refused() -> None:
@@ -150,7 +167,7 @@ def test_data_without_labels_is_refused() -> None:
 
 def test_labels_and_predictions_must_match_in_number() -> None:
     with pytest.raises(
-        DataError, match="Batch 1 of the evaluation data has 3 labels, but the model gave 2 predictions"
+        DataError, match="Batch 1 of the evaluation data has 3 labels, but the model made 2 predictions"
     ):
         evaluator([(X[:2], Y[:2]), (X[2:4], Y[:3])])(perfect)
 
@@ -176,7 +193,7 @@ INPUTS = np.arange(N, dtype=float)[:, None]
 
 
 class Answers:
-    """A model that answers right but for some items, and counts the rows that it was asked for."""
+    """A model that answers right except for some items, and counts the rows that it was asked for."""
 
     def __init__(self, wrong: Any = ()) -> None:
         self.wrong, self.rows = set(wrong), 0
@@ -195,9 +212,9 @@ def compared(
     data: Any, bad: Any, metric: Any = "accuracy", criterion: Any = None
 ) -> tuple[Score, Score, Answers, MetricEvaluator]:
     scored = MetricEvaluator(Backend(), as_batches(data, role="evaluation"), get_metric(metric))  # type: ignore[arg-type]
-    baseline = scored(Answers(range(0, N, 20)))
+    baseline, pairing = scored.baseline(Answers(range(0, N, 20)))
     model = Answers(bad)
-    return baseline, scored(model, Standard(baseline, criterion or Relative(0.01))), model, scored
+    return baseline, scored(model, pairing, Standard(baseline, criterion or Relative(0.01))), model, scored
 
 
 def test_a_hopeless_model_is_stopped_early() -> None:
@@ -236,10 +253,10 @@ def test_the_order_is_random_but_always_the_same() -> None:
             return super().__call__(inputs)
 
     scored = evaluator(many())
-    baseline = scored(Answers())
+    baseline, pairing = scored.baseline(Answers())
     for _ in range(2):
         seen.append([])
-        scored(Watched(), Standard(baseline, Relative(0.01)))
+        scored(Watched(), pairing, Standard(baseline, Relative(0.01)))
     assert seen[0] == seen[1]
     assert seen[0] != sorted(seen[0])
     assert sorted(seen[0]) == [float(number) for number in range(0, N, 5)]
@@ -302,12 +319,12 @@ def test_metrics_that_are_no_mean_are_stopped_too(metric: str) -> None:
             return np.eye(2)[[int((number % 3 == 0) ^ (number in self.wrong)) for number in numbers]]
 
     scored = evaluator([(x, (y == 0).astype(int)) for x, y in many()], metric)
-    baseline = scored(Binary(range(0, N, 20)))
+    baseline, pairing = scored.baseline(Binary(range(0, N, 20)))
     model = Binary(range(0, N, 2))
-    score = scored(model, Standard(baseline, Relative(0.01)))
+    score = scored(model, pairing, Standard(baseline, Relative(0.01)))
     assert score.partial
     assert score.n == model.rows < N / 2
-    same = scored(Binary(range(1, N, 20)), Standard(baseline, Relative(0.05)))
+    same = scored(Binary(range(1, N, 20)), pairing, Standard(baseline, Relative(0.05)))
     assert not same.partial
 
 
@@ -344,7 +361,7 @@ def test_the_outputs_of_a_model_are_not_hoarded() -> None:
     assert score.n == N
     gc.collect()
     assert sum(reference() is not None for reference in alive) == 0
-    # ... and neither were they during the walk, but for the last few.
+    # ... nor during the walk, except for the last few.
     counts: list[int] = []
 
     def counting(inputs: np.ndarray) -> np.ndarray:
@@ -358,19 +375,19 @@ def test_the_outputs_of_a_model_are_not_hoarded() -> None:
 
 def test_a_limit_of_time_holds_for_a_part_as_well() -> None:
     scored = evaluator(many(), trial_timeout=0.2)
-    baseline = scored(Answers())
+    baseline, pairing = scored.baseline(Answers())
 
     def slow(inputs: np.ndarray) -> np.ndarray:
         time.sleep(0.05)
         return Answers()(inputs)
 
     with pytest.raises(EvaluationTimeout):
-        scored(slow, Standard(baseline, Relative(0.01)))
+        scored(slow, pairing, Standard(baseline, Relative(0.01)))
 
 
 def test_a_model_that_fails_on_a_later_batch() -> None:
     scored = evaluator(many())
-    baseline = scored(Answers())
+    baseline, pairing = scored.baseline(Answers())
 
     def fails(inputs: np.ndarray) -> np.ndarray:
         if inputs[0, 0] == 0:
@@ -378,4 +395,4 @@ def test_a_model_that_fails_on_a_later_batch() -> None:
         return Answers()(inputs)
 
     with pytest.raises(EvaluationError, match="not this one"):
-        scored(fails, Standard(baseline, Relative(0.01)))
+        scored(fails, pairing, Standard(baseline, Relative(0.01)))

@@ -13,7 +13,8 @@ from octune.criterion import Relative
 from octune.errors import EvaluationError
 from octune.evaluation.function import FunctionEvaluator, takes_subset
 from octune.evaluation.holdout import held_items, search_items
-from octune.evaluation.referee import Standard
+from octune.evaluation.pairing import Pairing
+from octune.referee import Standard
 from octune.score import Score
 
 N = 800
@@ -49,7 +50,7 @@ def test_a_hopeless_model_is_asked_for_a_few_items_only(form: Callable[[np.ndarr
     function = Scored(form)
     evaluator = FunctionEvaluator(function)
     baseline = evaluator(GOOD)
-    score = evaluator(BAD, Standard(baseline, Relative(0.01)))
+    score = evaluator(BAD, Pairing(), Standard(baseline, Relative(0.01)))
     assert function.asked[0] is None
     assert score.partial
     assert score.total == N
@@ -70,7 +71,7 @@ def test_what_passes_is_scored_on_every_item_once() -> None:
     function = Scored()
     evaluator = FunctionEvaluator(function)
     baseline = evaluator(GOOD)
-    score = evaluator(GOOD, Standard(baseline, Relative(0.01)))
+    score = evaluator(GOOD, Pairing(), Standard(baseline, Relative(0.01)))
     assert not score.partial
     assert score == baseline
     assert score.items is not None
@@ -84,11 +85,11 @@ def test_the_same_items_are_asked_for_each_time() -> None:
     function = Scored()
     evaluator = FunctionEvaluator(function, seed=3)
     standard = Standard(evaluator(GOOD), Relative(0.01))
-    first, again = evaluator(BAD, standard), evaluator(BAD, standard)
+    first, again = evaluator(BAD, Pairing(), standard), evaluator(BAD, Pairing(), standard)
     assert first == again
     assert function.asked[1] == function.asked[1 + len(function.asked) // 2]
     other = FunctionEvaluator(Scored(), seed=4)
-    assert other(BAD, standard).index.tolist() != first.index.tolist()  # type: ignore[union-attr]
+    assert other(BAD, Pairing(), standard).index.tolist() != first.index.tolist()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -103,14 +104,14 @@ def test_what_cannot_be_judged_by_a_part_is_run_in_full(form: Callable[[np.ndarr
     function = Scored(form)
     evaluator = FunctionEvaluator(function)
     standard = Standard(evaluator(GOOD), Relative(0.01))
-    assert not evaluator(BAD, standard).partial
+    assert not evaluator(BAD, Pairing(), standard).partial
     assert function.asked == [None, None]
 
 
 def test_few_items_are_asked_for_at_once() -> None:
     function = Scored()
     evaluator = FunctionEvaluator(function)
-    evaluator(BAD[:100], Standard(evaluator(GOOD[:100]), Relative(0.01)))
+    evaluator(BAD[:100], Pairing(), Standard(evaluator(GOOD[:100]), Relative(0.01)))
     assert function.asked == [None, None]
 
 
@@ -122,7 +123,7 @@ def test_a_function_without_subset_is_run_in_full() -> None:
         return model
 
     evaluator = FunctionEvaluator(evaluate)
-    assert not evaluator(BAD, Standard(evaluator(GOOD), Relative(0.01))).partial
+    assert not evaluator(BAD, Pairing(), Standard(evaluator(GOOD), Relative(0.01))).partial
     assert len(calls) == 2
 
 
@@ -133,7 +134,7 @@ def test_a_subset_that_must_be_given_is_none_for_all() -> None:
     evaluator = FunctionEvaluator(evaluate)
     baseline = evaluator(GOOD)
     assert baseline.n == N
-    assert evaluator(BAD, Standard(baseline, Relative(0.01))).partial
+    assert evaluator(BAD, Pairing(), Standard(baseline, Relative(0.01))).partial
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ def test_an_answer_that_does_not_fit_the_question_is_refused(
     evaluator = FunctionEvaluator(evaluate)
     standard = Standard(evaluator(GOOD), Relative(0.01))
     with pytest.raises(EvaluationError, match=rf"asked for \d+ items, and returned .*{got}.*in that order"):
-        evaluator(BAD, standard)
+        evaluator(BAD, Pairing(), standard)
 
 
 def test_items_that_leave_their_limits_are_run_to_the_end() -> None:
@@ -157,7 +158,7 @@ def test_items_that_leave_their_limits_are_run_to_the_end() -> None:
     standard = Standard(evaluator(GOOD), Relative(0.01))
     wild = BAD.copy()
     wild[::2] = -5
-    assert not evaluator(wild, standard).partial
+    assert not evaluator(wild, Pairing(), standard).partial
 
 
 def test_nan_among_items_is_refused() -> None:
@@ -174,12 +175,13 @@ def test_a_share_of_the_items(subset: bool) -> None:
     plain = function if subset else (lambda model: function(model))
     search = FunctionEvaluator(plain, share=partial(search_items, seed=1))
     held = FunctionEvaluator(plain, share=partial(held_items, seed=1))
-    baseline = search(GOOD)
-    held.order = search.order
+    baseline, pairing = search.baseline(GOOD)
+    assert pairing == Pairing(items=N)
     assert baseline.n == 560
-    assert held(GOOD).n == 240
+    score, held_pairing = held.baseline(GOOD, pairing)
+    assert (score.n, held_pairing) == (240, pairing)
     assert function.asked[1] == (held_items(N, 1).tolist() if subset else None)
-    score = search(BAD, Standard(baseline, Relative(0.01)))
+    score = search(BAD, pairing, Standard(baseline, Relative(0.01)))
     assert score.partial is subset
     if subset:
         asked = {number for part in function.asked[2:] for number in part or ()}

@@ -233,7 +233,7 @@ def test_kinds_of_labels(kind: Callable[[int], Any]) -> None:
         ("accuracy", [], [], "no items"),
         ("accuracy", [1, 0], [1], "2 predictions and 1 labels"),
         ("accuracy", [[0.2, np.nan], [0.1, 0.2]], [0, 1], "1 of 2 predictions are NaN"),
-        ("accuracy", [[0.2, 0.1]], [2], "label 2, but the model gives 2 classes"),
+        ("accuracy", [[0.2, 0.1]], [2], "label 2, but the model has 2 classes"),
         ("accuracy", [[0.2]], [0], "at least two logits"),
         ("accuracy", [[0.2, 0.1]], [0.5], "labels that are class numbers"),
         ("accuracy", [[0.2, 0.1], [0.3]], [0, 1], "same shape for every item"),

@@ -15,7 +15,7 @@ LOGITS = [np.array([0.1, 0.9]), np.array([0.8, 0.2]), np.array([0.3, 0.7])]
 
 
 class Flip:
-    """A step of somebody's own."""
+    """A user's own step."""
 
     def __init__(self, *, times: int = 1) -> None:
         self.times = times
@@ -45,7 +45,7 @@ def test_labels_are_shifted() -> None:
 def test_steps_of_ones_own_run_in_order() -> None:
     metric = postprocessed(get_metric("accuracy"), {"LabelShift": 1, f"{__name__}:Flip": {"times": 3}})
     assert metric.score(LOGITS, [1, 2, 1]).value == 1
-    assert metric.items is None  # nobody knows what the step does to rows
+    assert metric.items is None  # the step may do anything to rows
     plain = get_metric("accuracy")
     assert postprocessed(plain, {}) is plain
 

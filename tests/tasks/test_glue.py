@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from octune.errors import ConfigError, DataError
-from octune.tasks import TaskData, glue_metric, load_glue
+from octune.sources import make_metric
+from octune.tasks import TaskData, TaskOptions, glue_metric, load_glue
 from octune.tasks.glue import GLUE
 
 Write = Callable[[str, str | bytes], Path]
@@ -114,7 +115,10 @@ def test_official_files(write: Write, tmp_path: Path, tokenizer: Any, name: str,
     write(f"{folder}/train.tsv", train)
     write(f"{folder}/{dev_name}", dev)
     task = load_glue(
-        name, tmp_path if from_root else tmp_path / folder, tokenizer=tokenizer, evaluation_batch_size=1
+        name,
+        tmp_path if from_root else tmp_path / folder,
+        tokenizer=tokenizer,
+        options=TaskOptions(evaluation_batch_size=1),
     )
     if name in ("CoLA", "sst-2", "MRPC"):
         labels = labels[::-1]  # the second row is the shorter one
@@ -195,15 +199,19 @@ def test_label2id_wins(write: Write, tmp_path: Path, tokenizer: Any) -> None:
     write("train.tsv", train)
     write(dev_name, dev)
     other = {"CONTRADICTION": 0, "Neutral": 1, "entailment": 2}
-    assert labels_of(load_glue("mnli", tmp_path, tokenizer=tokenizer, label2id=other)) == [0, 2]
+    assert labels_of(
+        load_glue("mnli", tmp_path, tokenizer=tokenizer, options=TaskOptions(label2id=other))
+    ) == [0, 2]
     nameless = {"LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2}
-    assert labels_of(load_glue("mnli", tmp_path, tokenizer=tokenizer, label2id=nameless)) == [2, 0]
+    assert labels_of(
+        load_glue("mnli", tmp_path, tokenizer=tokenizer, options=TaskOptions(label2id=nameless))
+    ) == [2, 0]
     with pytest.raises(ConfigError, match=r"label2id names yes, no, but the labels of MNLI are entailment"):
-        load_glue("mnli", tmp_path, tokenizer=tokenizer, label2id={"yes": 0, "no": 1})
+        load_glue("mnli", tmp_path, tokenizer=tokenizer, options=TaskOptions(label2id={"yes": 0, "no": 1}))
 
 
 def test_batches_can_be_walked_again_and_are_the_same(sst2: Path, tokenizer: Any) -> None:
-    task = load_glue("sst2", sst2, tokenizer=tokenizer, evaluation_batch_size=4)
+    task = load_glue("sst2", sst2, tokenizer=tokenizer, options=TaskOptions(evaluation_batch_size=4))
     first, second = list(task.evaluation), list(task.evaluation)
     assert len(task.evaluation) == len(first) == 7
     assert len(task.calibration) == len(list(task.calibration)) == 4
@@ -227,7 +235,7 @@ def test_writing_into_a_batch_does_not_change_the_next_walk(sst2: Path, tokenize
 
 def test_every_row_is_there_once_with_its_label(sst2: Path, tokenizer: Any) -> None:
     written = [line.split("\t") for line in (sst2 / "SST-2/dev.tsv").read_text().splitlines()[1:]]
-    task = load_glue("sst2", sst2, tokenizer=tokenizer, evaluation_batch_size=4)
+    task = load_glue("sst2", sst2, tokenizer=tokenizer, options=TaskOptions(evaluation_batch_size=4))
     found = [
         (tokenizer.decode(row[mask == 1], skip_special_tokens=True), str(label))
         for inputs, labels in task.evaluation
@@ -241,7 +249,12 @@ def test_calibration_takes_only_training_rows_and_as_many_as_asked(
 ) -> None:
     write("train.tsv", "sentence\tlabel\n" + "t\t0\n" * 20)
     write("dev.tsv", "sentence\tlabel\n" + "d\t1\n" * 20)
-    task = load_glue("sst2", tmp_path, tokenizer=tokenizer, calibration_samples=10, calibration_batch_size=4)
+    task = load_glue(
+        "sst2",
+        tmp_path,
+        tokenizer=tokenizer,
+        options=TaskOptions(calibration_samples=10, calibration_batch_size=4),
+    )
     t, d = tokenizer.convert_tokens_to_ids(["t", "d"])
     assert [len(labels) for _, labels in task.calibration] == [4, 4, 2]
     assert all((inputs["input_ids"][:, 1] == t).all() for inputs, _ in task.calibration)
@@ -255,11 +268,11 @@ def test_long_rows_are_cut(write: Write, tmp_path: Path, tokenizer: Any) -> None
         1,
         128,
     )
-    assert next(iter(load_glue("sst2", tmp_path, tokenizer=tokenizer, max_length=16).evaluation))[0][
-        "input_ids"
-    ].shape == (1, 16)
+    assert next(
+        iter(load_glue("sst2", tmp_path, tokenizer=tokenizer, options=TaskOptions(max_length=16)).evaluation)
+    )[0]["input_ids"].shape == (1, 16)
     with pytest.raises(ConfigError, match=r"more than the tokenizer's 2 special tokens\. Got 2"):
-        load_glue("sst2", tmp_path, tokenizer=tokenizer, max_length=2)
+        load_glue("sst2", tmp_path, tokenizer=tokenizer, options=TaskOptions(max_length=2))
 
 
 @pytest.mark.parametrize(
@@ -293,7 +306,15 @@ def test_what_is_wrong_with_the_folder(
     for name, content in files.items():
         write(name, content)
     with pytest.raises(DataError, match=message):
-        load_glue("sst2", tmp_path, tokenizer=tokenizer, **options)
+        load_glue("sst2", tmp_path, tokenizer=tokenizer, options=TaskOptions(**options))
+
+
+def test_a_configuration_names_the_metric_of_a_task() -> None:
+    assert make_metric("GLUE", {"task": "MRPC"}).name == "f1"
+    assert make_metric("topk", {"k": 5}).name == "top5"
+    for options in ({}, {"task": "mrpc", "k": 5}):
+        with pytest.raises(ConfigError, match=r"The metric GLUE needs the option 'task'.*\{task: mrpc\}"):
+            make_metric("GLUE", options)
 
 
 def test_a_missing_folder_and_an_unknown_task(tmp_path: Path, tokenizer: Any) -> None:

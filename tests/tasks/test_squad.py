@@ -17,8 +17,8 @@ from octune.data import as_batches
 from octune.errors import ConfigError, DataError, EvaluationError
 from octune.evaluation import ExactMatch, SquadF1
 from octune.evaluation.evaluator import MetricEvaluator
-from octune.evaluation.referee import Standard
-from octune.tasks import TaskData, load_squad, load_task
+from octune.referee import Standard
+from octune.tasks import TaskData, TaskOptions, load_squad, load_task
 from octune.tasks.squad import SquadWindows, read_squad
 from octune.tasks.squad_answers import best_span
 from tests.tasks.conftest import make_tokenizer
@@ -132,7 +132,7 @@ def collect_gold(task: TaskData, text: str) -> tuple[list[Any], list[int]]:
 def slow_best_span(
     start: np.ndarray, end: np.ndarray, allowed: np.ndarray, n_best: int, longest: int
 ) -> tuple[float, int, int] | None:
-    """The rule word by word: every pair of the n best, skipping what is no span."""
+    """The rule word by word: every pair of the n best, skipping what is not a span."""
     best = None
     for first in sorted(range(len(start)), key=lambda place: (-start[place], place))[:n_best]:
         for last in sorted(range(len(end)), key=lambda place: (-end[place], place))[:n_best]:
@@ -164,8 +164,7 @@ def test_gold_logits_score_100(squad: Path, max_length: int, side: str) -> None:
         "squad",
         squad,
         tokenizer=make_tokenizer(padding_side=side),
-        max_length=max_length,
-        evaluation_batch_size=3,
+        options=TaskOptions(max_length=max_length, evaluation_batch_size=3),
     )
     if side == "left":  # logits follow the row, whose padding is now in front
         rows, numbers = [], []
@@ -187,7 +186,7 @@ def test_gold_logits_score_100(squad: Path, max_length: int, side: str) -> None:
 
 
 def test_windows_overlap_and_cover_the_context(squad: Path, tokenizer: Any) -> None:
-    task = load_squad("squad", squad, tokenizer=tokenizer, max_length=96, doc_stride=20)
+    task = load_squad("squad", squad, tokenizer=tokenizer, doc_stride=20, options=TaskOptions(max_length=96))
     windows = [
         window for window in source(task).windows if source(task).questions[window.question].id == "late"
     ]
@@ -210,7 +209,7 @@ def test_answers_are_cut_from_the_original_context(squad: Path, tokenizer: Any) 
 
 
 def test_the_best_window_of_a_question_answers(squad: Path, tokenizer: Any) -> None:
-    task = load_squad("squad", squad, tokenizer=tokenizer, max_length=96)
+    task = load_squad("squad", squad, tokenizer=tokenizer, options=TaskOptions(max_length=96))
     numbers = [
         number
         for number, window in enumerate(source(task).windows)
@@ -268,7 +267,9 @@ def test_version_2_answers_nothing_when_nothing_scores_higher(tmp_path: Path, to
 
 
 def test_whole_batches_answer_whole_questions(squad: Path, tokenizer: Any) -> None:
-    task = load_squad("squad", squad, tokenizer=tokenizer, max_length=128, evaluation_batch_size=6)
+    task = load_squad(
+        "squad", squad, tokenizer=tokenizer, options=TaskOptions(max_length=128, evaluation_batch_size=6)
+    )
     windows = source(task).windows
     of_batch = [{windows[label].question for label in labels} for _, labels in task.evaluation]
     assert len(of_batch) == len(task.evaluation) > 1
@@ -277,7 +278,9 @@ def test_whole_batches_answer_whole_questions(squad: Path, tokenizer: Any) -> No
 
 
 def test_items_are_in_the_order_of_the_walk(squad: Path, tokenizer: Any) -> None:
-    task = load_squad("squad", squad, tokenizer=tokenizer, max_length=128, evaluation_batch_size=6)
+    task = load_squad(
+        "squad", squad, tokenizer=tokenizer, options=TaskOptions(max_length=128, evaluation_batch_size=6)
+    )
     rows, numbers = collect_gold(task, DEV)
     questions = list(dict.fromkeys(source(task).windows[number].question for number in numbers))
     for place, number in enumerate(numbers):
@@ -321,9 +324,8 @@ def test_a_hopeless_model_is_stopped_after_whole_questions(tmp_path: Path, token
         "squad",
         write_squad(tmp_path / "many", text),
         tokenizer=tokenizer,
-        max_length=80,
         doc_stride=20,
-        evaluation_batch_size=4,
+        options=TaskOptions(max_length=80, evaluation_batch_size=4),
     )
     starts = gold_spans(text)
     batches = as_batches(task.evaluation, role="evaluation")
@@ -331,10 +333,10 @@ def test_a_hopeless_model_is_stopped_after_whole_questions(tmp_path: Path, token
     assert sum(batches.blocks) == len(task.evaluation) == batches.count
     good, bad = (SpanModel(task, starts, wrong) for wrong in (9, 2))
     evaluator = MetricEvaluator(good, batches, task.metric)  # type: ignore[arg-type]
-    baseline = evaluator(good)
-    full = evaluator(SpanModel(task, starts, 2))
+    baseline, pairing = evaluator.baseline(good)
+    full = evaluator(SpanModel(task, starts, 2), pairing)
     assert (baseline.n, full.n) == (400, 400)
-    score = evaluator(bad, Standard(baseline, Relative(0.01)))
+    score = evaluator(bad, pairing, Standard(baseline, Relative(0.01)))
     assert score.partial
     assert score.n is not None
     assert score.n < 200
@@ -344,13 +346,17 @@ def test_a_hopeless_model_is_stopped_after_whole_questions(tmp_path: Path, token
     assert score.index is not None
     assert full.items is not None
     assert score.items.tolist() == full.items[score.index].tolist()
-    again = evaluator(SpanModel(task, starts, 9), Standard(baseline, Relative(0.01)))
+    again = evaluator(SpanModel(task, starts, 9), pairing, Standard(baseline, Relative(0.01)))
     assert again == baseline
 
 
 def test_questions_that_lie_across_batches_are_scored_in_full(squad: Path, tokenizer: Any) -> None:
     task = load_squad(
-        "squad", squad, tokenizer=tokenizer, max_length=60, doc_stride=16, evaluation_batch_size=100
+        "squad",
+        squad,
+        tokenizer=tokenizer,
+        doc_stride=16,
+        options=TaskOptions(max_length=60, evaluation_batch_size=100),
     )
     inputs, labels = next(iter(task.evaluation))
     halves = [
@@ -359,10 +365,11 @@ def test_questions_that_lie_across_batches_are_scored_in_full(squad: Path, token
     ]
     model = SpanModel(task, gold_spans(DEV), 10)
     evaluator = MetricEvaluator(model, as_batches(halves, role="evaluation"), task.metric)  # type: ignore[arg-type]
-    baseline = evaluator(model)
+    baseline, pairing = evaluator.baseline(model)
     assert baseline.n == 4
-    assert all(count is None for count, _ in evaluator.order)
-    assert not evaluator(SpanModel(task, gold_spans(DEV), 1), Standard(baseline, Relative(0.01))).partial
+    assert set(pairing.counts) == {None}
+    standard = Standard(baseline, Relative(0.01))
+    assert not evaluator(SpanModel(task, gold_spans(DEV), 1), pairing, standard).partial
 
 
 def test_padding_does_not_change_an_answer(squad: Path, tokenizer: Any) -> None:
@@ -375,13 +382,16 @@ def test_padding_does_not_change_an_answer(squad: Path, tokenizer: Any) -> None:
 
 def test_calibration_is_one_window_per_training_question(squad: Path, tokenizer: Any) -> None:
     task = load_squad(
-        "squad", squad, tokenizer=tokenizer, max_length=128, calibration_samples=16, calibration_batch_size=5
+        "squad",
+        squad,
+        tokenizer=tokenizer,
+        options=TaskOptions(max_length=128, calibration_samples=16, calibration_batch_size=5),
     )
     assert [len(labels) for _, labels in task.calibration] == [5, 5, 5, 1]
     assert len(task.calibration) == 4
     lengths = np.concatenate([inputs["attention_mask"].sum(axis=1) for inputs, _ in task.calibration])
     assert 0.5 < (lengths == 128).mean() < 1  # early and late windows: the last one of a context is shorter
-    with pytest.raises(EvaluationError, match="label -1 is no window"):
+    with pytest.raises(EvaluationError, match="label -1 is not a window"):
         task.metric.score([(np.zeros(128), np.zeros(128))], [-1])
 
 
@@ -396,7 +406,7 @@ def test_what_cannot_be_decoded(squad: Path, tokenizer: Any) -> None:
     for start, number, message in (
         (np.full(size, np.nan), 0, "logits of the question 'who' are NaN"),
         (np.zeros(size - 1), 0, f"window of {size} tokens got {size - 1} logits"),
-        (np.zeros(size), 10_000, "label 10000 is no window"),
+        (np.zeros(size), 10_000, "label 10000 is not a window"),
     ):
         with pytest.raises(EvaluationError, match=message):
             task.metric.score([(start, start)], [number])
@@ -411,7 +421,7 @@ def test_what_cannot_be_decoded(squad: Path, tokenizer: Any) -> None:
         (
             '{"data": [{"paragraphs": [{"context": null, "qas": [{"id": "1", "question": "y", "answers": '
             "[]}]}]}]}",
-            "of '1' is no text",
+            "of '1' is not text",
         ),
         ("[]", "not in SQuAD's format"),
         ('{"data": []}', "holds no questions"),
@@ -429,9 +439,9 @@ def test_what_is_wrong_with_the_folder(tmp_path: Path, squad: Path, tokenizer: A
     with pytest.raises(DataError, match="does not exist"):
         load_squad("squad", tmp_path / "nowhere", tokenizer=tokenizer)
     with pytest.raises(DataError, match=r"no test-v1\.1\.json"):
-        load_squad("squad", squad, tokenizer=tokenizer, split="test")
+        load_squad("squad", squad, tokenizer=tokenizer, options=TaskOptions(split="test"))
     with pytest.raises(DataError, match="calibration uses it"):
-        load_squad("squad", squad, tokenizer=tokenizer, split="train")
+        load_squad("squad", squad, tokenizer=tokenizer, options=TaskOptions(split="train"))
     (squad / "train-v1.1.json").rename(squad / "train-one-v1.1.json")
     assert "train-one-v1.1.json" in load_squad("squad", tmp_path, tokenizer=tokenizer).description
     (squad / "train-two-v1.1.json").write_text(TRAIN)
@@ -443,7 +453,7 @@ def test_what_is_wrong_with_the_folder(tmp_path: Path, squad: Path, tokenizer: A
 
 
 def test_a_question_that_leaves_no_room(squad: Path, tokenizer: Any) -> None:
-    task = load_squad("squad", squad, tokenizer=tokenizer, max_length=40, doc_stride=34)
+    task = load_squad("squad", squad, tokenizer=tokenizer, doc_stride=34, options=TaskOptions(max_length=40))
     with pytest.raises(DataError, match=r"question 'who' has 3 tokens, which leaves 34 .* overlap of 34"):
         len(task.evaluation)
 

@@ -13,7 +13,7 @@ A backend answers a few questions about one model, and knows nothing of search, 
     alone(op, scheme, ranges)           a call that runs one op in one scheme, for timing it
     finalists(plan, ranges, inputs)     slower to make, faster to run forms of the same plan (compiled), if
                                         there are any
-    save(model, ...), load()            a folder that needs nothing else
+    writer(), load()                    a folder that needs nothing else
 
 A model under a plan is a function of the prepared model, the plan and the ranges, and of nothing else: what
 was observed or applied before does not matter. The model that the user brought is never handed out and never
@@ -25,7 +25,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -36,7 +36,7 @@ from octune.calibration import Ranges
 from octune.int8 import Limit
 from octune.plan import Op, Plan, Scheme
 
-__all__ = ["B", "OUTPUT", "Backend", "Finalist", "Outputs", "SelfTest", "Settings", "Visit"]
+__all__ = ["B", "OUTPUT", "Backend", "Finalist", "Outputs", "SelfTest", "Settings", "Visit", "Writer"]
 
 # An op's name stands for its input. What calibration keeps besides it has the op's name and one of these: its
 # output, and the second operand of a product of two activations.
@@ -45,6 +45,7 @@ OUTPUT, B = ":output", ":b"
 # Hugging Face outputs by their names ("logits", "start_logits", ...), a tuple as "0", "1", ..., a bare tensor
 # as "output".
 Outputs = Mapping[str, npt.NDArray[Any]]
+Writer = Callable[[Any, Path], dict[str, Any]]
 
 
 class Visit(Protocol):
@@ -72,11 +73,10 @@ class Settings:
     outputs: tuple[str, ...] = ()
     threads: int | None = None
     portable: bool = True  # whether int8 weights must be safe on any CPU, or on this one alone
-    # parts of the model that run side by side, each on its share of the threads; only TensorFlow has this
-    # form
-    streams: int = 1
     # where the model came from (folder, or package.module:factory), if a name is known
     source: str | None = None
+    # what only some frameworks have, by name: each backend says which it takes, and the others are refused
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +128,9 @@ class Backend(ABC):
         """
 
     @property
-    def can_stream(self) -> bool:
-        """Whether :meth:`finalists` knows a form in ``settings.streams`` parts that run side by side."""
-        return False
+    def extras(self) -> frozenset[str]:
+        """The names in ``settings.extra`` that mean something for this model."""
+        return frozenset()
 
     @property
     def notes(self) -> Sequence[str]:
@@ -227,9 +227,12 @@ class Backend(ABC):
         """Bytes of weights that this model keeps."""
 
     @abstractmethod
-    def save(self, model: Any, plan: Plan, folder: Path) -> dict[str, Any]:
-        """Write the model's files into an empty folder; return what :meth:`load` needs to know, as plain
-        data.
+    def writer(self) -> Writer:
+        """What writes a model's files into an empty folder, and returns what :meth:`load` needs to know, as
+        plain data.
+
+        A result keeps it for as long as it lives, so it must not refer to the backend: only to what writing
+        needs.
         """
 
     @classmethod
@@ -242,7 +245,7 @@ class Backend(ABC):
         *,
         limit_again: bool = False,
     ) -> Any:
-        """The inverse of :meth:`save`, in a process that has never seen the fp32 model.
+        """The inverse of :meth:`writer`, in a process that has never seen the fp32 model.
 
         ``factory`` builds the architecture where only the user's code can; raise ArtifactError if it is
         needed. ``limit_again``: the weights use all 8 bits and this CPU would add their products wrongly;
@@ -262,7 +265,7 @@ class Backend(ABC):
         """
 
     def close(self) -> None:  # noqa: B027  most have nothing to undo
-        """The run is over: undo what was set for it alone (threads). The backend can still save."""
+        """The run is over: undo what was set for it alone (threads)."""
 
     def environment(self) -> dict[str, Any]:
         """Versions and settings that results of this backend depend on."""

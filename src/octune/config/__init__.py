@@ -16,7 +16,7 @@ from octune.config.ops import match_ops
 from octune.config.schema import (
     Calibration,
     Config,
-    Criterion,
+    CriterionSection,
     DataSource,
     Evaluation,
     ModelSource,
@@ -31,7 +31,7 @@ from octune.config.schema import (
 __all__ = [
     "Calibration",
     "Config",
-    "Criterion",
+    "CriterionSection",
     "DataSource",
     "Evaluation",
     "ModelSource",

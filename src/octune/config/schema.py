@@ -287,7 +287,7 @@ class Quantization(Section):
         return ops
 
 
-class Criterion(Section):
+class CriterionSection(Section):
     """How much of the baseline's score may be lost: relative or absolute, exactly one."""
 
     relative: kinds.Loss | None = Field(
@@ -398,6 +398,11 @@ class Performance(Section):
         None, description="Not supported: more than one instance side by side."
     )
 
+    @property
+    def extra(self) -> dict[str, Any]:
+        """What was asked for and only some frameworks have; a backend takes or refuses it."""
+        return {} if self.streams == 1 else {"streams": self.streams}
+
 
 class Workspace(Section):
     """Where a run keeps its journal."""
@@ -427,8 +432,8 @@ class Config(Section):
     quantization: Annotated[Quantization, EmptyIsDefault] = Field(
         Quantization(), description="Limits of the search."
     )
-    criterion: Annotated[Criterion, EmptyIsDefault] = Field(
-        Criterion(), description="How much of the score may be lost."
+    criterion: Annotated[CriterionSection, EmptyIsDefault] = Field(
+        CriterionSection(), description="How much of the score may be lost."
     )
     tuning: Annotated[Tuning, EmptyIsDefault] = Field(
         Tuning(), description="How the search runs and when it stops."

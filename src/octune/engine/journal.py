@@ -2,8 +2,8 @@
 begins.
 
     with Journal.open(path, header={...}, resume=True) as journal:
-        journal.once("trial", {"digest": plan.digest}, lambda: run(plan))       # runs it, or has the answer
-                                                                                already
+        # runs it, unless the answer is known already
+        journal.once("trial", {"digest": plan.digest}, lambda: run(plan))
         journal.records("trial")
 
 Killed in the middle of a line, the run loses that line and nothing else. Results are found again by what they
@@ -26,7 +26,7 @@ from octune.errors import WorkspaceError
 __all__ = ["Journal"]
 
 log = logging.getLogger("octune")
-VERSION = 2
+VERSION = 3
 RANGES = "ranges.npz"
 
 
@@ -64,7 +64,7 @@ class Journal:
         try:
             journal._begin(folder, header, resume)
         except BaseException as error:
-            journal.close()  # or the workspace would stay locked for as long as somebody holds the exception
+            journal.close()  # or the workspace would stay locked for as long as the exception is held
             if isinstance(error, OSError):
                 raise WorkspaceError(
                     f"The workspace {folder} cannot be used: {error}. Choose another workspace.path."
@@ -134,8 +134,8 @@ class Journal:
         return kept
 
     def append(self, event: str, data: Mapping[str, Any]) -> None:
-        """Add a record and sync it. A full disk does not stop the run: it is said once, and kept in
-        memory.
+        """Add a record and sync it. A full disk does not stop the run: that is reported once, and records
+        stay in memory.
         """
         self._records.append((event, dict(data)))
         if self._file is None or self.broken is not None:
@@ -155,7 +155,7 @@ class Journal:
         """The answer to a question, which is asked only if no record has it: that is all there is to
         resuming.
 
-        Question and answer are plain data. An answer of None is that there was none, and is not kept.
+        Question and answer are plain data. None means that there was no answer, and is not kept.
         """
         for record in self.records(event):
             if all(record.get(name) == value for name, value in key.items()):
@@ -175,7 +175,7 @@ class Journal:
         return found[-1] if found else None
 
     def close(self) -> None:
-        """Give the workspace free."""
+        """Release the workspace."""
         for file in (self._file, self._lock):
             if file is not None:
                 try:

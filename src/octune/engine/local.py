@@ -28,9 +28,10 @@ from octune.engine.stop import Stop
 from octune.engine.stopwatch import Speed, Stopwatch
 from octune.errors import ConfigError, DataError, EvaluationError, OctuneError, WorkspaceError, summary
 from octune.evaluation.evaluator import Evaluator
-from octune.evaluation.referee import Standard
+from octune.evaluation.pairing import Pairing
 from octune.harm import WORST, PlanProbe
 from octune.plan import Op, Plan, Scheme
+from octune.referee import Standard
 from octune.result import Trial
 from octune.score import Score
 
@@ -56,7 +57,8 @@ class Study:
     trials: list[Trial] = field(default_factory=list)
     models: dict[str, Any] = field(default_factory=dict)
     ranges: dict[int, Ranges] = field(default_factory=dict)
-    reference: Trial | None = None
+    baseline_trial: Trial | None = None
+    pairing: Pairing = field(default_factory=Pairing)
 
     def __post_init__(self) -> None:
         self.clock = Clock(self.listener)
@@ -67,7 +69,7 @@ class Study:
         """Score and time fp32. What fails here fails the run: there is nothing to compare with."""
         known = self.journal.last("baseline") is not None
         answer = self.journal.once("baseline", {}, self._score_fp32)
-        self.evaluator.order, trial = answer["order"], Trial.from_json(answer["trial"])
+        self.pairing, trial = Pairing.from_json(answer["pairing"]), Trial.from_json(answer["trial"])
         if known and self.stopwatch.example is None:
             self._captured_example()
         if trial.score is None:
@@ -77,15 +79,15 @@ class Study:
         if self.criterion.confidence is not None and trial.score.items is None:
             raise ConfigError(
                 f"criterion.confidence is {self.criterion.confidence:g}, which needs one score per item, and "
-                f"{self.evaluator.name!r} gives "
-                "a single number. Return one number per item, or leave the confidence out."
+                f"{self.evaluator.name!r} returns a single number. Return one number per item, or leave the "
+                "confidence out."
             )
-        # Of fp32 against itself the drop is known: it is 0, however few items there are.
-        self.reference = trial.judged(self.criterion.without_confidence(), trial.score)
-        self.listener.trial(self.reference)
+        # The drop of fp32 against itself is known to be 0, however few items there are.
+        self.baseline_trial = trial.judged(self.criterion.without_confidence(), trial.score)
+        self.listener.trial(self.baseline_trial)
         if self.certifier is not None:
-            self._held_out("fp32", self.backend.fp32_model)
-        return self.reference
+            self._held_out_baseline(self.certifier)
+        return self.baseline_trial
 
     def _score_fp32(self) -> dict[str, Any]:
         self.clock.enter("baseline", "scoring the fp32 model")
@@ -93,7 +95,7 @@ class Study:
         model = self.backend.fp32_model()
         with self.backend.capture(model) as seen:
             try:
-                score = self.evaluator(model)
+                score, pairing = self.evaluator.baseline(model)
             except EvaluationError as error:
                 raise type(error)(
                     f"The fp32 model could not be scored, so there is nothing to compare with. {error}"
@@ -111,7 +113,7 @@ class Study:
             size=self.backend.size(model),
             seconds=time.perf_counter() - begun,
         )
-        return {"order": self.evaluator.order, "trial": trial.to_json()}
+        return {"pairing": pairing.to_json(), "trial": trial.to_json()}
 
     def _fp32_latency(self) -> Latency | None:
         try:
@@ -130,7 +132,7 @@ class Study:
         model = self.backend.fp32_model()
         with self.backend.capture(model) as seen:
             try:
-                self.evaluator(model)
+                self.evaluator(model, self.pairing)
             except OctuneError as error:
                 log.warning("latency cannot be measured: %s", error)
         self.stopwatch.example = next(iter(seen), None)
@@ -139,12 +141,18 @@ class Study:
         """The final word on a trial, from data that the search never saw. None when it could not be scored
         there.
         """
-        if self.certifier is None:
+        certifier = self.certifier
+        if certifier is None:
             return None
         self.clock.enter("certify", "scoring the winner on data that the search never saw")
         try:
-            baseline = self._held_out("fp32", self.backend.fp32_model)
-            return self.criterion.judge(baseline, self._held_out(trial.key, lambda: self.model(trial)))
+            baseline, pairing = self._held_out_baseline(certifier)
+            answer = self.journal.once(
+                "held out",
+                {"trial": trial.key},
+                lambda: {"score": certifier(self.model(trial), pairing).to_json()},
+            )
+            return self.criterion.judge(baseline, Score.from_json(answer["score"]))
         except KeyboardInterrupt:
             self.stop.interrupted = True
             self.listener.note("the winner was not scored on the data held out: interrupted by the user")
@@ -152,21 +160,15 @@ class Study:
             self.listener.note(f"the winner could not be scored on the data held out: {summary(error)}")
         return None
 
-    def _held_out(self, trial: str, make: Callable[[], Any]) -> Score:
-        certifier = self.certifier
-        if certifier is None:
-            raise ValueError("there is no data held out")
+    def _held_out_baseline(self, certifier: Evaluator) -> tuple[Score, Pairing]:
+        """What fp32 scores on the data held out."""
 
         def scored() -> dict[str, Any]:
-            if certifier.order is None and isinstance(self.evaluator.order, int):
-                # how many items a function scores: it need not be run in full to learn that again
-                certifier.order = self.evaluator.order
-            score = certifier(make())
-            return {"order": certifier.order, "score": score.to_json()}
+            score, pairing = certifier.baseline(self.backend.fp32_model(), self.pairing)
+            return {"pairing": pairing.to_json(), "score": score.to_json()}
 
-        answer = self.journal.once("held out", {"trial": trial}, scored)
-        certifier.order = answer["order"]
-        return Score.from_json(answer["score"])
+        answer = self.journal.once("held out", {"trial": "fp32"}, scored)
+        return Score.from_json(answer["score"]), Pairing.from_json(answer["pairing"])
 
     def prepare(self, batches: Batches | None) -> None:
         """Let the backend get ready for plans on a first batch, if there is one."""
@@ -206,7 +208,7 @@ class Study:
                     return
 
     def _few(self, batches: Batches | None, samples: int) -> list[Any]:
-        """Some inputs to run without labels."""
+        """A few inputs to run without labels."""
         if batches is not None:
             return list(islice(self._samples(batches, samples), samples))
         return [] if self.stopwatch.example is None else [self.stopwatch.example]
@@ -226,7 +228,7 @@ class Study:
             self.clock.enter("harm", f"probing {sum(map(len, candidates.values()))} choices without labels")
             inputs = self._few(batches, PROBE_SAMPLES)
             values = self.backend.harm(candidates, ranges, inputs) if inputs else {}
-            # An output that is infinite or NaN is as bad as it gets; neither can be ranked, nor kept in a
+            # An output that is infinite or NaN is the worst there is; neither can be ranked, or kept in a
             # journal.
             return _flatten(
                 {key: min(value, WORST) if math.isfinite(value) else WORST for key, value in values.items()}
@@ -248,7 +250,7 @@ class Study:
     # -- trials ----------------------------------------------------------------------------------------------
 
     def trial(self, plan: Plan, reason: str, ranges: Ranges) -> Trial | None:
-        """Apply a plan, score it, time it in turns with fp32. None when the user broke it off."""
+        """Apply a plan, score it, time it in turns with fp32. None when the user interrupted it."""
         self.stop.trials += 1
 
         def tried() -> dict[str, Any] | None:
@@ -261,8 +263,8 @@ class Study:
         return self._add(self.journal.once("trial", _key("eager", plan, ranges), tried))
 
     def finalists(self, winner: Trial, ranges: Ranges) -> None:
-        """Make the slower-to-make forms of a winning plan; one that is clearly faster is scored before it may
-        win.
+        """Make the forms of a winning plan that take longer to make; one that is clearly faster is scored
+        before it may win.
         """
         if self.stopwatch.example is None:
             return
@@ -306,14 +308,14 @@ class Study:
     def _attempt(
         self, trial: Trial, make: Callable[[], Any], speed: Callable[[Any], Speed]
     ) -> dict[str, Any] | None:
-        """A trial with what came of it, as plain data; None when the user broke it off."""
+        """A trial with what came of it, as plain data; None when the user interrupted it."""
         begun = time.perf_counter()
         try:
             model = make()
             # Timed before it is scored: evaluation code may leave its mark on the model (train mode, hooks).
             speedup, latency = speed(model)
             trial = replace(trial, size=self.backend.size(model), latency_ms=latency, speed=speedup)
-            trial = replace(trial, score=self.evaluator(model, self._standard()))
+            trial = replace(trial, score=self.evaluator(model, self.pairing, self._standard()))
         except KeyboardInterrupt:
             self.stop.interrupted = True
             return None
@@ -335,8 +337,8 @@ class Study:
         if answer is None:
             return None
         trial = Trial.from_json(answer)
-        if self.reference is not None and self.reference.score is not None:
-            trial = trial.judged(self.criterion, self.reference.score)
+        if self.baseline_trial is not None and self.baseline_trial.score is not None:
+            trial = trial.judged(self.criterion, self.baseline_trial.score)
         self.stopwatch.busiest = max(self.stopwatch.busiest, trial.speed.load if trial.speed else 0.0)
         self.trials.append(trial)
         self.listener.trial(trial)
@@ -344,7 +346,7 @@ class Study:
 
     def _standard(self) -> Standard | None:
         """What lets a hopeless candidate be stopped early: fp32's items, to compare with."""
-        baseline = None if self.reference is None else self.reference.score
+        baseline = None if self.baseline_trial is None else self.baseline_trial.score
         return None if baseline is None or baseline.items is None else Standard(baseline, self.criterion)
 
     def _eager_speed(self, model: Any, plan: Plan) -> Speed:

@@ -4,7 +4,7 @@
     while not stop.reason:
         stop.trials += 1
 
-Ctrl-C asks for an end with the best found so far: whatever is running is broken off by a KeyboardInterrupt,
+Ctrl-C asks for the best found so far: whatever is running is interrupted by a KeyboardInterrupt,
 which the engine turns into a reason to stop (``interrupted``). It is remembered as well: an exception is lost
 where it is raised in a callback of the interpreter, or where the user's code swallows it.
 """
@@ -34,8 +34,8 @@ class Stop:
 
     @contextmanager
     def remembering_interrupts(self) -> Iterator[None]:
-        """Note every Ctrl-C, where it would raise KeyboardInterrupt: a handler of somebody else's stays as it
-        is.
+        """Note every Ctrl-C, where it would raise KeyboardInterrupt: a handler that others installed stays
+        in place.
         """
         main = threading.current_thread() is threading.main_thread()
         if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

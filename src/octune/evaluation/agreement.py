@@ -1,18 +1,20 @@
-"""Without labels: how far a model still says what fp32 says.
+"""Without labels: how far a model still answers what fp32 answers.
 
     metric = Agreement()                    # or get_metric("agreement", kind="cosine")
-    rows = metric.predictions(outputs)      # what one model says, one entry per item
-    metric.score(rows, rows_of_fp32)        # 1.0 when both say the same
+    rows = metric.predictions(outputs)      # what one model answers, one entry per item
+    metric.score(rows, rows_of_fp32)        # 1.0 when both answer the same
 
-An item scores 1 when both models choose the same class (``top1``), the cosine between the two vectors
-(``cosine``), or for single numbers one less the distance, in standard deviations of what fp32 says
-(``value``). Which of them fits is told by the names of the outputs, then by their shapes; a name given as
-``kind`` decides it. All outputs must agree: the worst one counts.
+How two answers are compared depends on their kind. ``top1``: 1 when both models choose the same class, else
+0. ``cosine``: the cosine between the two vectors. ``value``: 1 minus the distance between the two numbers, in
+standard deviations of fp32's. The kind follows from the name of the output, else from its shape; the option
+``kind`` overrides both. All outputs must agree: the worst one counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +23,7 @@ import numpy.typing as npt
 from octune.errors import ConfigError, EvaluationError
 from octune.evaluation.evaluator import MetricEvaluator
 from octune.evaluation.metrics import Metric, Outputs, check_lengths
+from octune.evaluation.pairing import Pairing
 from octune.score import Score
 
 __all__ = ["KINDS", "Agreement", "AgreementEvaluator", "kind_of"]
@@ -33,10 +36,15 @@ CLASS_NAMES = ("logit", "prob", "class", "softmax", "score")
 VECTOR_NAMES = ("embed", "hidden", "pool", "feature", "state", "vector")
 # Embeddings come in widths of 64, 384, 768, ...; classes in 2, 10, 100, 1000, 30522.
 VECTOR_STEP = 64
+WORDS: dict[str, str] = {
+    "top1": "same class as fp32",
+    "cosine": "cosine with fp32",
+    "value": "distance to fp32",
+}
 
 
 def kind_of(name: str, array: Array) -> Kind:
-    """What an output is, told by its name, else by its shape."""
+    """How an output is compared, by its name, else by its shape."""
     width = array.shape[-1] if array.ndim >= 2 else 1
     if width == 1:
         return "value"
@@ -49,7 +57,7 @@ def kind_of(name: str, array: Array) -> Kind:
 
 
 class Agreement(Metric):
-    """The metric of a run without labels: its "labels" are what fp32 says."""
+    """The metric of a run without labels: its "labels" are fp32's answers."""
 
     name = "agreement"
     items = "own"
@@ -61,53 +69,45 @@ class Agreement(Metric):
                 f"The 'kind' option of the metric agreement must be one of {', '.join(KINDS)}. Got {kind!r} "
                 "instead."
             )
-        self._wanted = wanted
-        self._kinds: dict[str, Kind] = {}
+        self._kind = wanted
 
-    def predictions(self, outputs: Outputs) -> Sequence[Any]:
-        """One tuple per item with what every output says: a class (or one per position), a vector, or a
-        number.
-        """
-        columns = []
-        rows = {
-            len(array)
-            for array in outputs.values()
-            if np.ndim(array) >= 1 and np.issubdtype(array.dtype, np.floating)
+    def kinds(self, outputs: Outputs) -> Mapping[str, str]:
+        """How each output that can be compared is compared, by its name."""
+        floats = {
+            name: array
+            for name, array in outputs.items()
+            if name != "loss" and np.ndim(array) >= 1 and np.issubdtype(array.dtype, np.floating)
         }
-        for name, array in outputs.items():
-            if (
-                name == "loss"
-                or np.ndim(array) == 0
-                or not np.issubdtype(array.dtype, np.floating)
-                or len(array) != max(rows)
-            ):
-                continue
-            # The first batch decides: a width that changes from batch to batch (token positions) must not
-            # change what is compared.
-            kind = self._kinds.setdefault(name, self._wanted or kind_of(name, array))
-            columns.append([_said(kind, row) for row in array])
-        if not columns:
+        rows = max(map(len, floats.values()), default=0)
+        found = {
+            name: self._kind or kind_of(name, array) for name, array in floats.items() if len(array) == rows
+        }
+        if not found:
             shapes = {name: np.shape(array) for name, array in outputs.items()}
             raise EvaluationError(
                 "agreement finds no outputs to compare: expected float arrays with one row per item, got "
                 f"{shapes}."
             )
-        return list(zip(*columns, strict=True))
+        return found
 
-    @property
-    def described(self) -> str:
-        """What is compared, in words; known once a model has run."""
-        words = {"top1": "same class as fp32", "cosine": "cosine with fp32", "value": "distance to fp32"}
-        return ", ".join(f"{name}: {words[kind]}" for name, kind in self._kinds.items())
+    def predictions(self, outputs: Outputs, kinds: Mapping[str, str] | None = None) -> Sequence[Any]:
+        """One tuple per item, with a kind and an answer for every output: a class (or one per position), a
+        vector, or a number. ``kinds`` are those of another batch, where they are known.
+        """
+        columns = [
+            [(kind, _answer(kind, row)) for row in outputs[name]]
+            for name, kind in {**self.kinds(outputs), **(kinds or {})}.items()
+        ]
+        return list(zip(*columns, strict=True))
 
     def score(self, predictions: Sequence[Any], labels: Sequence[Any]) -> Score:
         check_lengths(self.name, predictions, labels)
-        kinds = list(self._kinds.values())
+        kinds = [kind for kind, _ in labels[0]]
         columns = []
         for index, kind in enumerate(kinds):
-            got, wanted = [row[index] for row in predictions], [row[index] for row in labels]
+            got, wanted = [row[index][1] for row in predictions], [row[index][1] for row in labels]
             if not all(np.isfinite(np.asarray(value, dtype=np.float64)).all() for value in got):
-                raise EvaluationError("agreement is undefined because the model puts out NaN or infinity.")
+                raise EvaluationError("agreement is undefined because the model outputs NaN or infinity.")
             columns.append(_compared(kind, got, wanted))
         items = np.min(columns, axis=0)
         classes = all(kind == "top1" for kind in kinds)
@@ -117,31 +117,46 @@ class Agreement(Metric):
 
 
 class AgreementEvaluator(MetricEvaluator):
-    """Scores a model by what fp32 says of the same inputs; labels that the data may hold are not looked
-    at.
-    """
+    """Scores a model by what fp32 answers to the same inputs; labels that the data may hold are ignored."""
 
-    _said: dict[int, list[Any]] | None = None
-    _fp32: Any = None
+    _metric: Agreement
 
-    def _answers(self, model: Any, number: int, batch: Any) -> tuple[list[Any], list[Any]]:
+    @cached_property
+    def _fp32(self) -> Any:
+        return self._backend.fp32_model()
+
+    @cached_property
+    def _fp32_answers(self) -> dict[Any, list[Any]]:
+        """By number of the batch, and how outputs are compared."""
+        return {}
+
+    def notes(self, pairing: Pairing) -> Sequence[str]:
+        compared = ", ".join(f"{name}: {WORDS[kind]}" for name, kind in pairing.kinds.items())
+        return (f"what is compared: {compared}",)
+
+    def _evaluate(self, model: Any, pairing: Pairing) -> tuple[Score, Pairing]:
+        if not pairing.kinds:
+            # One batch decides for all: a width that changes from batch to batch (token positions) must not
+            # change how outputs are compared.
+            inputs, _ = self._backend.split(self._batches.first())
+            pairing = replace(pairing, kinds=self._metric.kinds(self._backend.run(self._fp32, inputs)))
+        return super()._evaluate(model, pairing)
+
+    def _answers(self, model: Any, number: int, batch: Any, pairing: Pairing) -> tuple[list[Any], list[Any]]:
         inputs, _ = self._backend.split(batch)
-        if self._said is None:
-            self._said, self._fp32 = {}, self._backend.fp32_model()
-        found = list(self._metric.predictions(self._backend.run(model, inputs)))
-        if isinstance(self._metric, Agreement):
-            self.notes = (f"what is compared: {self._metric.described}",)
-        wanted = self._said.get(number)
+        found = list(self._metric.predictions(self._backend.run(model, inputs), pairing.kinds))
+        key = number, *pairing.kinds.items()
+        wanted = self._fp32_answers.get(key)
         if wanted is None:
-            wanted = list(self._metric.predictions(self._backend.run(self._fp32, inputs)))
+            wanted = list(self._metric.predictions(self._backend.run(self._fp32, inputs), pairing.kinds))
         # Only data that can be picked by number is the same under that number each time; a loader may
         # shuffle.
         if self._batches.pick is not None:
-            self._said[number] = wanted
+            self._fp32_answers[key] = wanted
         return found, wanted
 
 
-def _said(kind: Kind, row: Array) -> Any:
+def _answer(kind: str, row: Array) -> Any:
     """What is kept of one row: little, since it is kept for every item."""
     if kind == "top1":
         return np.argmax(row, axis=-1)
@@ -152,7 +167,7 @@ def _said(kind: Kind, row: Array) -> Any:
     return np.asarray(row, dtype=np.float32).reshape(-1).mean()
 
 
-def _compared(kind: Kind, got: Sequence[Any], wanted: Sequence[Any]) -> npt.NDArray[np.float64]:
+def _compared(kind: str, got: Sequence[Any], wanted: Sequence[Any]) -> npt.NDArray[np.float64]:
     if kind == "top1":
         return np.asarray([float(np.mean(np.equal(a, b))) for a, b in zip(got, wanted, strict=True)])
     a, b = np.asarray(got, dtype=np.float64), np.asarray(wanted, dtype=np.float64)

@@ -1,8 +1,9 @@
-"""Who scores a model: a metric over evaluation data. (For a function of the user's own, see ``function``.)
+"""Scoring a model with a metric over evaluation data. (For a function of the user's own, see ``function``.)
 
-evaluator = MetricEvaluator(backend, batches, get_metric("accuracy")) evaluator(model)
-# -> Score, over all data evaluator(model, Standard(baseline, criterion))   # -> Score, maybe a partial one:
-stopped as soon as it fails for certain
+evaluator = MetricEvaluator(backend, batches, get_metric("accuracy"))
+baseline, pairing = evaluator.baseline(fp32)                # over all data
+evaluator(int8, pairing)                                    # comparable item by item with the baseline
+evaluator(int8, pairing, Standard(baseline, criterion))     # stopped as soon as it fails for certain
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from octune.data import Batches
 from octune.errors import DataError
 from octune.evaluation.guard import as_score, call_limited
 from octune.evaluation.metrics import Metric
-from octune.evaluation.referee import Referee, Standard
-from octune.evaluation.sequential import ALPHA
+from octune.evaluation.pairing import Pairing
 from octune.evaluation.tally import Tally, has_groups
+from octune.referee import Referee, Standard
 from octune.score import Score
+from octune.statistics.sequential import ALPHA
 
 __all__ = ["Evaluator", "MetricEvaluator"]
 
@@ -33,36 +35,60 @@ SEED = 1978
 
 
 class Evaluator(ABC):
-    """Scores a model; ``trial_timeout`` bounds one call in seconds (0: no limit)."""
+    """Scores a model; ``trial_timeout`` bounds one call in seconds (0: no limit). It remembers no call: what
+    one score must know of another is passed in as a :class:`Pairing`.
+    """
 
     higher_is_better: bool = True
     name: str = "score"
-    notes: Sequence[str] = ()  # what the user should know of how it scores
-    # what is known of the items' order, as plain data: items pair only with items in the same order
-    order: Any = None
 
     def __init__(self, trial_timeout: float = 0) -> None:
         self._limit = trial_timeout
 
-    def __call__(self, model: Any, standard: Standard | None = None) -> Score:
-        """Score over all data; against a standard, only until it is certain to fail."""
+    def baseline(self, model: Any, known: Pairing | None = None) -> tuple[Score, Pairing]:
+        """Score the model that others are compared with, over all data; and what they are to match.
+
+        ``known`` is the pairing of other batches of the same data, if there is one.
+        """
+        before = Pairing() if known is None else known.without_batches()
+        raw, pairing = call_limited(lambda: self._evaluate(model, before), self._limit)
+        return as_score(raw), pairing
+
+    def __call__(self, model: Any, pairing: Pairing | None = None, standard: Standard | None = None) -> Score:
+        """Score over all data, paired with the baseline; against a standard, only until it is certain to
+        fail.
+        """
+        if pairing is None:
+            return self.baseline(model)[0]
 
         def work() -> Any:
-            return self._evaluate(model) if standard is None else self._sequential(model, standard)
+            if standard is None:
+                return self._evaluate(model, pairing)[0]
+            return self._sequential(model, pairing, standard)
 
         return as_score(call_limited(work, self._limit))
 
-    @abstractmethod
-    def _evaluate(self, model: Any) -> Any: ...
+    def notes(self, pairing: Pairing) -> Sequence[str]:
+        """What the user should know about how it scores."""
+        return ()
 
-    def _sequential(self, model: Any, standard: Standard) -> Any:
-        return self._evaluate(model)
+    @abstractmethod
+    def _evaluate(self, model: Any, pairing: Pairing) -> tuple[Any, Pairing]:
+        """What the model scores, and what was learned of the data. A pairing without batches pairs with
+        anything.
+        """
+
+    def _sequential(self, model: Any, pairing: Pairing, standard: Standard) -> Any:
+        return self._evaluate(model, pairing)[0]
 
 
 @dataclass(frozen=True)
 class _Walk:
-    """The order in which batches are scored: stage by stage, and the items and units that a referee sees."""
+    """The order in which batches are scored: stage by stage, and the items and units that a referee sees.
+    ``counts`` is how many items each batch has, by its number.
+    """
 
+    counts: npt.NDArray[np.int64]
     stages: list[list[int]]
     order: npt.NDArray[np.int64]
     sizes: npt.NDArray[np.int64]
@@ -97,11 +123,11 @@ class MetricEvaluator(Evaluator):
         )
         self.higher_is_better, self.name = metric.higher_is_better, metric.name
 
-    def _evaluate(self, model: Any) -> Score:
+    def _evaluate(self, model: Any, pairing: Pairing) -> tuple[Score, Pairing]:
         tally = Tally(self._metric, by_item=self._metric.items == "own" and not has_groups(self._metric))
         digests, rows = [], 0
         for number, batch in enumerate(self._batches):
-            predictions, labels = self._answers(model, number, batch)
+            predictions, labels = self._answers(model, number, batch, pairing)
             tally.add(number, predictions, labels)
             digests.append(_digest(labels))
             rows += len(labels)
@@ -109,8 +135,8 @@ class MetricEvaluator(Evaluator):
             if self._samples is not None and rows >= self._samples:
                 break
         score = tally.score()
-        if self.order is None:
-            self.order = [list(pair) for pair in zip(tally.counts(), digests, strict=True)]
+        found = replace(pairing, counts=tuple(tally.counts()), digests=tuple(digests))
+        if not pairing.digests:
             if (
                 self._metric.items is None
                 and score.limits is None
@@ -118,20 +144,20 @@ class MetricEvaluator(Evaluator):
                 and _within_unit(score)
             ):
                 score = replace(score, limits=(0.0, 1.0))
-        elif digests != [digest for _, digest in self.order]:
+        elif found.digests != pairing.digests:
             # The data came in another order (a shuffling loader): items cannot be paired with the baseline's.
             score = replace(score, items=None, hits=None, limits=None)
-        return score
+        return score, found
 
-    def _sequential(self, model: Any, standard: Standard) -> Score:
-        walk = self._walk(standard.baseline)
+    def _sequential(self, model: Any, pairing: Pairing, standard: Standard) -> Score:
+        walk = self._walk(pairing, standard.baseline)
         referee = (
             Referee(standard, walk.order, walk.sizes, shuffled=walk.shuffled) if walk is not None else None
         )
         if walk is None or referee is None or not referee.possible:
-            return self._evaluate(model)
+            return self._evaluate(model, pairing)[0]
         total, seen = walk.order.size, 0
-        starts = np.cumsum([0, *(count for count, _ in self.order)])
+        ends = np.cumsum(walk.counts)
         tally, found, done = (
             Tally(self._metric, by_item=referee.exact),
             np.full(total, np.nan),
@@ -139,12 +165,13 @@ class MetricEvaluator(Evaluator):
         )
         for stage, batches in zip(walk.stages, self._staged(walk), strict=False):
             for number, batch in zip(stage, batches, strict=True):
-                predictions, labels = self._answers(model, number, batch)
-                if _digest(labels) != self.order[number][1]:
-                    return self._evaluate(model)  # not the batch that the baseline saw
+                predictions, labels = self._answers(model, number, batch, pairing)
+                if _digest(labels) != pairing.digests[number]:
+                    return self._evaluate(model, pairing)[0]  # not the batch that the baseline saw
                 tally.add(number, predictions, labels)
-                done[starts[number] : starts[number + 1]] = True
-                seen += self.order[number][0]
+                count = int(walk.counts[number])
+                done[ends[number] - count : ends[number]] = True
+                seen += count
             if not referee.due(seen):
                 continue
             score = tally.score()
@@ -156,17 +183,16 @@ class MetricEvaluator(Evaluator):
                 return replace(score, total=total, p=p, index=np.flatnonzero(done), span=None)
         return tally.score()
 
-    def _walk(self, baseline: Score) -> _Walk | None:
+    def _walk(self, pairing: Pairing, baseline: Score) -> _Walk | None:
         """How to go through the data so that a part of it speaks for all; None where it must be scored in
         full.
         """
-        known = self.order is not None and all(count for count, _ in self.order)
-        if not known or baseline.items is None or (self._metric.items is None and baseline.limits is None):
+        if baseline.items is None or (self._metric.items is None and baseline.limits is None):
             return None
-        counts = np.array([count for count, _ in self.order])
+        counts = np.array([count or 0 for count in pairing.counts], dtype=np.int64)
+        if not counts.all() or counts.sum() != baseline.items.size:
+            return None
         ends = np.cumsum(counts)
-        if ends[-1] != baseline.items.size:
-            return None
         random = np.random.default_rng(self._seed)
         items = [np.arange(end - count, end) for end, count in zip(ends, counts, strict=True)]
         blocks = self._batches.blocks
@@ -181,10 +207,11 @@ class MetricEvaluator(Evaluator):
             order = np.concatenate(
                 [random.permutation(np.concatenate([items[number] for number in stage])) for stage in stages]
             )
-            return _Walk(stages, order, np.ones(order.size, dtype=np.int64), shuffled=True)
+            return _Walk(counts, stages, order, np.ones(order.size, dtype=np.int64), shuffled=True)
         shuffled = self._batches.pick is not None
         numbers = random.permutation(counts.size) if shuffled else np.arange(counts.size)
         return _Walk(
+            counts,
             [[int(n)] for n in numbers],
             np.concatenate([items[n] for n in numbers]),
             counts[numbers],
@@ -201,7 +228,8 @@ class MetricEvaluator(Evaluator):
         for stage in walk.stages:
             yield (batch for _, batch in zip(stage, batches, strict=False))
 
-    def _answers(self, model: Any, number: int, batch: Any) -> tuple[list[Any], list[Any]]:
+    def _answers(self, model: Any, number: int, batch: Any, pairing: Pairing) -> tuple[list[Any], list[Any]]:
+        """What the model answers to a batch, and what would have been right; one entry per row."""
         inputs, label = self._backend.split(batch)
         if label is None:
             raise DataError(
@@ -213,7 +241,7 @@ class MetricEvaluator(Evaluator):
         found = list(self._metric.predictions(self._backend.run(model, inputs)))
         if len(labels) != len(found):
             raise DataError(
-                f"Batch {number} of the evaluation data has {len(labels)} labels, but the model gave "
+                f"Batch {number} of the evaluation data has {len(labels)} labels, but the model made "
                 f"{len(found)} predictions."
             )
         return found, labels

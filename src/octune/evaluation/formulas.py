@@ -2,7 +2,7 @@
 
     f1(np.array([1, 0, 1]), np.array([1, 1, 1])).value
 
-Values are those of scikit-learn and SciPy. What is no mean over items is given the jackknife's pseudo-values:
+Values are those of scikit-learn and SciPy. What is not a mean over items gets the jackknife's pseudo-values:
 see ``metrics``.
 """
 
@@ -46,7 +46,7 @@ def f1(predicted: Array, truth: Array, average: str = "binary") -> Score:
         per_class = 2 * right / (predicted + true)
         if average == "binary":
             return np.asarray(per_class[:, 1])
-        seen = predicted + true > 0  # a class that nobody names any more is no class, as in scikit-learn
+        seen = predicted + true > 0  # a class that no longer occurs does not count, as in scikit-learn
         weights = true if average == "weighted" else seen.astype(np.float64)
         return np.asarray((np.where(seen, per_class, 0.0) * weights).sum(axis=1) / weights.sum(axis=1))
 

@@ -6,8 +6,8 @@ is asked for.
         return [float(right(model, images[i])) for i in items]
 
 A function that returns one number is run in full each time. One that returns a number per item is compared
-item by item with fp32. One that also takes ``subset`` is asked for blocks of items in random order, and for
-no more once a candidate is certain to fail.
+item by item with fp32. One that also takes ``subset`` is asked for blocks of items in random order,
+until a candidate is certain to fail.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ import numpy.typing as npt
 from octune.errors import EvaluationError
 from octune.evaluation.evaluator import SEED, Evaluator
 from octune.evaluation.guard import as_score
-from octune.evaluation.referee import Referee, Standard
-from octune.evaluation.sequential import ALPHA
+from octune.evaluation.pairing import Pairing
+from octune.referee import Referee, Standard
 from octune.score import Score
+from octune.statistics.sequential import ALPHA
 
 __all__ = ["FunctionEvaluator", "takes_subset"]
 
 Ints = npt.NDArray[np.int64]
 LEAST_BLOCK = 64
 FIRST_SHARE = 0.05
-GROWTH = 1.6
+BLOCK_GROWTH = 1.6
 
 
 def takes_subset(function: Callable[..., Any]) -> bool:
-    """Whether the function has a parameter of the name ``subset``."""
+    """Whether the function has a parameter named ``subset``."""
     try:
         return "subset" in inspect.signature(function).parameters
     except (TypeError, ValueError):  # a builtin without a signature
@@ -60,35 +61,37 @@ class FunctionEvaluator(Evaluator):
         self._subset = takes_subset(function)
         self.name = getattr(function, "__name__", "evaluate")
 
-    def _evaluate(self, model: Any) -> Any:
+    def _evaluate(self, model: Any, pairing: Pairing) -> tuple[Any, Pairing]:
         if self._share is None:
-            return self._all(model)
-        if self._subset and self.order is not None:
-            return self._some(model, self._share(self.order))
+            return self._all(model), pairing
+        if self._subset and pairing.items is not None:
+            return self._some(model, self._share(pairing.items)), pairing
         score = as_score(self._all(model))
         if score.items is None:
             raise EvaluationError(
                 "Holding out a part of the data needs one score per item, and the evaluation returned a "
                 "single number."
             )
-        self.order = int(score.items.size)  # how many items there are, which a part of them does not tell
-        return _part(score, self._share(self.order))
+        count = int(score.items.size)
+        return _part(score, self._share(count)), replace(pairing, items=count)
 
-    def _sequential(self, model: Any, standard: Standard) -> Any:
+    def _sequential(self, model: Any, pairing: Pairing, standard: Standard) -> Any:
         count = 0 if standard.baseline.items is None else standard.baseline.items.size
         limits = standard.baseline.limits
         if (
             not self._subset
             or limits is None
             or count < 2 * LEAST_BLOCK
-            or (self._share is not None and self.order is None)
+            or (self._share is not None and pairing.items is None)
         ):
-            return self._evaluate(model)
+            return self._evaluate(model, pairing)[0]
         order = np.random.default_rng(self._seed).permutation(count)
         referee = Referee(standard, order, np.ones(count, dtype=np.int64), shuffled=True)
         if not referee.exact:
-            return self._evaluate(model)
-        places = np.arange(count) if self._share is None else self._share(self.order)
+            return self._evaluate(model, pairing)[0]
+        places = np.arange(count)
+        if self._share is not None and pairing.items is not None:
+            places = self._share(pairing.items)
         items, hits = np.full(count, np.nan), np.full(count, np.nan)
         seen, block = 0, max(LEAST_BLOCK, round(FIRST_SHARE * count))
         while seen < count:
@@ -100,7 +103,7 @@ class FunctionEvaluator(Evaluator):
             if seen < count and (p := referee.p(seen, items[order[:seen]])) <= ALPHA:
                 done = np.sort(order[:seen])
                 return replace(_score(items[done], hits[done], limits), total=count, p=p, index=done)
-            block = round(seen * (GROWTH - 1))
+            block = round(seen * (BLOCK_GROWTH - 1))
         return _score(items, hits, limits)
 
     def _all(self, model: Any) -> Any:

@@ -59,14 +59,14 @@ def _alarm(seconds: float) -> Iterator[None]:
     begun = time.monotonic()
     before = signal.signal(signal.SIGALRM, ring)
     # Rings again each second: code such as "try: ... except Exception: continue" would swallow a single alarm
-    # and hang for ever.
+    # and hang forever.
     waiting, interval = signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        if waiting:  # somebody else's alarm (a test runner's, say) was set: it gets what is left of its time
+        if waiting:  # another alarm (a test runner's, say) was set: it gets what is left of its time
             signal.setitimer(signal.ITIMER_REAL, max(waiting - (time.monotonic() - begun), 1e-3), interval)
     if rang:
         raise _expired(seconds)
@@ -99,7 +99,7 @@ def _expired(seconds: float) -> EvaluationTimeout:
 
 
 def as_score(value: Any) -> Score:
-    """A number, a numpy scalar or a 0-d tensor becomes a score; so does one number per item. All else is
+    """A number, a numpy scalar or a 0-d tensor becomes a score; so does one number per item. Anything else is
     refused.
     """
     wanted = "It must return one number, or one number per item."
@@ -151,7 +151,7 @@ def _from_array(value: Any, wanted: str) -> Score:
         return Score.of(float(array.reshape(())))
     if array.ndim == 1 and array.size:
         binary = bool(np.isin(array, (0.0, 1.0)).all())
-        # Items between 0 and 1 are taken for shares of something. A candidate whose items leave that range is
+        # Items between 0 and 1 are taken to be limited to that. A candidate whose items leave that range is
         # run in full.
         unit = bool(array.min() >= 0 and array.max() <= 1)
         return Score.from_items(array, hits=array if binary else None, limits=(0.0, 1.0) if unit else None)

@@ -4,7 +4,7 @@ search, held = split_batches(batches, seed=1978)
 held_items(n, seed), search_items(n, seed)         # the same for a function that scores n items
 
 The best of many plans on the same data is partly the luckiest. On data that had no say in the choice, luck
-has no part.
+plays no part.
 """
 
 from __future__ import annotations

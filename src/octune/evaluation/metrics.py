@@ -1,16 +1,14 @@
-"""Metrics: from what a model puts out and the labels to a Score whose items can be compared between two
-models.
+"""Metrics: from a model's outputs and the labels to a Score whose items can be compared between two models.
 
-    metric = get_metric("f1")                              # "acc", "mcc", "topk", "rmse", "SquadF1", ...
-    rows = metric.predictions({"logits": logits})          # one entry per row of a batch; collect over
-                                                           batches
-    score = metric.score(rows, labels)                     # octune.score.Score
+    metric = get_metric("f1")                           # "acc", "mcc", "topk", "rmse", "SquadF1", ...
+    rows = metric.predictions({"logits": logits})       # one entry per row of a batch; collect over batches
+    score = metric.score(rows, labels)                  # octune.score.Score
 
 Values follow scikit-learn and SciPy. Where the metric is a mean over items (accuracy, top-k, MSE, MAE, SQuAD)
 the score's items are the per-item scores. Elsewhere (F1, MCC, correlations, RMSE) they are the jackknife's
-pseudo-values ``n * value - (n - 1) * value without item i``, whose spread gives the interval and which pair
-just as well. A score that does not exist, such as the correlation with a constant, raises EvaluationError and
-is never NaN.
+pseudo-values ``n * value - (n - 1) * value without item i``, whose spread determines the interval and which
+pair just as well. A score that does not exist, such as the correlation with a constant, raises
+EvaluationError and is never NaN.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ import numpy.typing as npt
 
 from octune.errors import ConfigError, EvaluationError
 from octune.evaluation import formulas
-from octune.references import resolve
+from octune.importing import resolve
 from octune.score import Score
 
 __all__ = [
@@ -60,7 +58,7 @@ class Metric(ABC):
 
     def predictions(self, outputs: Outputs) -> Sequence[Any]:
         """One entry per row of the batch: the rows of "logits" if there is such an output, else of the first
-        array that is no loss.
+        array that is not a loss.
         """
         for name in ["logits", *(name for name in outputs if name != "loss")]:
             if name in outputs and np.ndim(outputs[name]) >= 1:
@@ -72,8 +70,8 @@ class Metric(ABC):
         )
 
     def groups(self, labels: Sequence[Any]) -> Sequence[Any]:
-        """What item each row belongs to, where several rows make one (the windows of a question). Each row is
-        one of its own by default.
+        """Which item each row belongs to, where several rows make one (the windows of a question). By default
+        each row is an item of its own.
         """
         return range(len(labels))
 
@@ -109,10 +107,6 @@ def get_metric(name: str | MetricFunction | Metric | type[Metric], **options: An
         return get_metric(_import(name), **options)
     known = _by_name()
     key = _plain(name)
-    if key == "glue":
-        from octune.tasks import glue_metric  # tasks build on metrics
-
-        return _construct(lambda task: glue_metric(task), name, options)
     if key not in known:
         near = difflib.get_close_matches(key, known, n=3, cutoff=0.5)
         hint = (
@@ -185,7 +179,7 @@ class _Classification(Metric):
             wrong = truth[(truth < 0) | (truth >= scores.shape[1])]
             if wrong.size:
                 raise EvaluationError(
-                    f"{self.name} got the label {wrong[0]}, but the model gives {scores.shape[1]} classes, "
+                    f"{self.name} got the label {wrong[0]}, but the model has {scores.shape[1]} classes, "
                     "numbered from 0. "
                     "Check that the labels are numbered as the model was trained."
                 )

@@ -1,7 +1,7 @@
-"""Steps between what a model puts out and its metric, as a configuration names them.
+"""Steps between a model's outputs and its metric, as a configuration names them.
 
-    metric = postprocessed(get_metric("topk"), {"LabelShift": 1})      # the labels of the files count from 1,
-                                                                       the model's from 0
+    # the labels of the files count from 1, the model's from 0
+    metric = postprocessed(get_metric("topk"), {"LabelShift": 1})
     metric = postprocessed(metric, {"mine.steps:Threshold": {"at": 0.5}})
 
 A step takes ``(predictions, labels)`` and returns both, as LPOT's transforms do. It sees all rows of the data
@@ -17,7 +17,7 @@ import numpy as np
 
 from octune.errors import ConfigError, EvaluationError
 from octune.evaluation.metrics import Metric, Outputs
-from octune.references import resolve
+from octune.importing import resolve
 from octune.score import Score
 
 __all__ = ["LabelShift", "Postprocessed", "Step", "postprocessed"]
@@ -26,7 +26,7 @@ Step: TypeAlias = Callable[[tuple[Any, Any]], tuple[Any, Any]]
 
 
 class LabelShift:
-    """Takes a number off every label, as for models that leave out the data's class 0."""
+    """Subtracts a number from every label, for models that leave out the data's class 0."""
 
     def __init__(self, label_shift: int = 0) -> None:
         if isinstance(label_shift, bool) or not isinstance(label_shift, int):
@@ -44,7 +44,7 @@ class Postprocessed(Metric):
     def __init__(self, metric: Metric, steps: Sequence[Step]) -> None:
         self._metric, self._steps = metric, tuple(steps)
         self.name, self.higher_is_better = metric.name, metric.higher_is_better
-        # A step of somebody else's may mix rows, or drop some; a shift of labels cannot.
+        # A user's own step may mix rows, or drop some; a shift of labels cannot.
         self.items = metric.items if all(isinstance(step, LabelShift) for step in steps) else None
 
     def predictions(self, outputs: Outputs) -> Sequence[Any]:

@@ -189,7 +189,7 @@ def _text(metric: str, prediction: Any) -> str:
     if not isinstance(prediction, str):
         raise EvaluationError(
             f"{metric} without a decoder needs answer texts. Got {type(prediction).__name__} instead; "
-            "for a model's logits take the metric that octune.tasks.load_task gives."
+            "for a model's logits take the metric that octune.tasks.load_task returns."
         )
     return prediction
 

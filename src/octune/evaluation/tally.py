@@ -14,7 +14,7 @@ import numpy as np
 
 from octune.errors import EvaluationError
 from octune.evaluation.metrics import Metric
-from octune.evaluation.referee import is_mean
+from octune.referee import is_mean
 from octune.score import Score
 
 __all__ = ["Tally", "has_groups"]
@@ -27,7 +27,7 @@ def has_groups(metric: Metric) -> bool:
 
 class Tally:
     """Answers of one model. ``by_item``: each batch is scored at once, and only its items' scores are kept,
-    not what the model put out.
+    not the model's outputs.
     """
 
     def __init__(self, metric: Metric, *, by_item: bool) -> None:
@@ -47,7 +47,7 @@ class Tally:
         return self._merged() if self._by_item else self._metric.score(*self._flat())
 
     def counts(self) -> list[int | None]:
-        """How many items each batch gave, by its number; None for all of them where an item lies across two
+        """How many items each batch has, by its number; None for all of them where an item lies across two
         batches.
         """
         if self._by_item:
@@ -66,17 +66,17 @@ class Tally:
         return counts
 
     def proves_own_items(self, score: Score) -> bool:
-        """Whether a part of the data scores the same items: then a user's metric gives each item a score of
-        its own.
+        """Whether the items of a part score the same as in the whole: then a user's metric scores each item
+        by itself.
         """
         if not is_mean(score) or score.items is None or score.items.size < 4 or np.ptp(score.items) == 0:
             return False
         predictions, labels = self._flat()
-        # odd shares: half of the data is more likely to have the same mean as all of it
+        # A third, because half of the data is more likely to have the same mean as all of it.
         some = len(labels) // 3 + 1
         try:
             part = self._metric.score(predictions[:some], labels[:some]).items
-        except Exception:  # code of the user's, which was not made for this: then it is not asked to do it
+        except Exception:  # the user's code need not be made for parts of the data
             return False
         return part is not None and part.shape == (some,) and np.array_equal(part, score.items[:some])
 
@@ -89,8 +89,8 @@ class Tally:
         items = [score.items for score in scores if score.items is not None]
         if len(items) != len(scores):
             raise EvaluationError(
-                f"The metric {self._metric.name} says that it scores single items, but gave a score without "
-                "items."
+                f"The metric {self._metric.name} says that it scores single items, but returned a score "
+                "without items."
             )
         hits = [score.hits for score in scores if score.hits is not None]
         together = np.concatenate(hits) if len(hits) == len(scores) else None

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from octune.criterion import USUAL, Verdict
+from octune.criterion import DEFAULT_LEVEL, Verdict
 from octune.report.progress import trial_table
 from octune.report.text import megabytes, selection_bias, spent
 from octune.result import Result
@@ -77,7 +77,7 @@ def result_table(result: Result, saved_to: str | None = None) -> RenderableType:
 
 def _add_verdict(table: Table, verdict: Verdict, what: str) -> None:
     interval = "" if verdict.low is None else f" [{verdict.low:+.4f}, {verdict.high:+.4f}]"
-    level = f", with {verdict.confidence or USUAL:.0%} interval" if interval else ""
+    level = f", with {verdict.confidence or DEFAULT_LEVEL:.0%} interval" if interval else ""
     table.add_row(
         f"{what}{level}",
         "",

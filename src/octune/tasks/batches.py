@@ -1,8 +1,7 @@
 """Token batches: padded just in time, cached, and the same in every walk.
 
-    for inputs, labels in task.evaluation:      # {"input_ids": int64 (rows, tokens), "attention_mask": ...},
-                                                (rows,)
-        ...
+    for inputs, labels in task.evaluation:
+        ...     # {"input_ids": int64 (rows, tokens), "attention_mask": ...}, and labels of (rows,)
 
 Evaluation rows come in blocks, each a random sample of all rows (always the same one): that is what lets a
 hopeless candidate be stopped early. Inside a block, rows of similar length share a batch, so that little is
@@ -23,7 +22,7 @@ import numpy.typing as npt
 from octune.errors import ConfigError
 from octune.evaluation.metrics import Metric
 
-__all__ = ["Batch", "Batches", "Padding", "TaskData", "length_blocks", "shuffled"]
+__all__ = ["Batch", "Padding", "TaskData", "TaskOptions", "TokenBatches", "length_blocks", "shuffled"]
 
 Inputs: TypeAlias = dict[str, npt.NDArray[np.int64]]
 Batch: TypeAlias = tuple[Inputs, npt.NDArray[Any]]
@@ -33,6 +32,33 @@ SEED = 1978
 # About twenty blocks, so that a twentieth of the rows is the first that can be judged; small ones would pad
 # more.
 BLOCKS, SMALLEST_BLOCK, LARGEST_BLOCK = 20, 12, 16
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOptions:
+    """How a task's files are read; :func:`octune.tasks.load_task` says what each of them means."""
+
+    max_length: int | None = None
+    calibration_batch_size: int = 8
+    evaluation_batch_size: int = 32
+    split: str | None = None
+    calibration_samples: int | None = None
+    label2id: Mapping[str, int] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_length", "calibration_batch_size", "evaluation_batch_size", "calibration_samples"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ConfigError(
+                    f"The {name!r} argument of load_task must be a whole number from 1. Got {value!r} "
+                    "instead."
+                )
+
+    def length(self, tokenizer: Any, usual: int) -> int:
+        """How many tokens a row has at most: ``usual``, if nothing was asked for and the model takes that
+        many.
+        """
+        return min(usual, int(tokenizer.model_max_length)) if self.max_length is None else self.max_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +95,7 @@ class Padding:
         return inputs
 
 
-class Batches(ABC):
+class TokenBatches(ABC):
     """Batches of ``(inputs, labels)`` that can be walked again and again; each is tokenized when it is first
     needed.
     """
@@ -92,8 +118,8 @@ class Batches(ABC):
 
     @property
     def blocks(self) -> list[int] | None:
-        """How many batches each block has, where the rows of blocks are a random sample; None where nothing
-        is known of their order.
+        """How many batches each block has, where the rows of blocks are a random sample; None where their
+        order is unknown.
         """
         return None
 
@@ -115,8 +141,8 @@ class Batches(ABC):
 class TaskData:
     """All that tuning needs besides the model; ``calibration`` and ``evaluation`` never share a row."""
 
-    calibration: Batches
-    evaluation: Batches
+    calibration: TokenBatches
+    evaluation: TokenBatches
     metric: Metric
     description: str
 

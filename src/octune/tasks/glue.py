@@ -23,8 +23,8 @@ import numpy.typing as npt
 
 from octune.errors import ConfigError, DataError
 from octune.evaluation.metrics import Metric, get_metric
-from octune.tasks.batches import Batches, Padding, TaskData, Tokens, length_blocks, shuffled
-from octune.tasks.tables import FORMATS, Row, find_split, read_table
+from octune.tasks.batches import Padding, TaskData, TaskOptions, TokenBatches, Tokens, length_blocks, shuffled
+from octune.tasks.tables import FORMATS, TableRow, find_split, read_table
 
 __all__ = ["GLUE", "GlueTask", "glue_metric", "load_glue", "plain_name"]
 
@@ -104,30 +104,26 @@ def load_glue(
     folder: Path | str,
     *,
     tokenizer: Any,
-    max_length: int | None = None,
-    calibration_batch_size: int = 8,
-    evaluation_batch_size: int = 32,
-    split: str | None = None,
-    calibration_samples: int | None = None,
-    label2id: Mapping[str, int] | None = None,
+    options: TaskOptions | None = None,
 ) -> TaskData:
-    """Read a GLUE task; see :func:`octune.tasks.load_task` for the arguments."""
+    """Read a GLUE task; see :func:`octune.tasks.load_task` for the options."""
+    options = options or TaskOptions()
     task = _task(name)
-    numbers = _label_numbers(task, label2id)
+    numbers = _label_numbers(task, options.label2id)
     place = _find_folder(task, Path(folder))
-    train, evaluation, source = _read_splits(task, place, split, numbers)
-    length = max_length if max_length is not None else min(MAX_LENGTH, int(tokenizer.model_max_length))
+    train, evaluation, source = _read_splits(task, place, options.split, numbers)
+    length = options.length(tokenizer, MAX_LENGTH)
     special = int(tokenizer.num_special_tokens_to_add(pair=len(task.columns) > 2))
     if length <= special:  # the tokenizer would not cut at all
         raise ConfigError(
             f"The 'max_length' argument must be more than the tokenizer's {special} special tokens. Got "
             f"{length} instead."
         )
-    chosen = [train[index] for index in shuffled(len(train), calibration_samples)]
+    chosen = [train[index] for index in shuffled(len(train), options.calibration_samples)]
     metric = get_metric(task.metric)
     return TaskData(
-        _GlueBatches(chosen, tokenizer, length, calibration_batch_size, by_length=False),
-        _GlueBatches(evaluation, tokenizer, length, evaluation_batch_size, by_length=True),
+        _GlueBatches(chosen, tokenizer, length, options.calibration_batch_size, by_length=False),
+        _GlueBatches(evaluation, tokenizer, length, options.evaluation_batch_size, by_length=True),
         metric,
         f"GLUE {task.title}: {metric.name} on {len(evaluation):,} rows of {source}, "
         f"calibration on {len(chosen):,} training rows, at most {length} tokens",
@@ -140,7 +136,7 @@ class _Item:
     label: int | float
 
 
-class _GlueBatches(Batches):
+class _GlueBatches(TokenBatches):
     """Rows of one split; with ``by_length`` similar lengths share a batch, else the given order is kept."""
 
     def __init__(
@@ -287,7 +283,7 @@ def _read_items(task: GlueTask, files: Sequence[Path], numbers: Mapping[str, int
     if broken and len(broken) > max(2, MOST_BROKEN * len(rows)):
         raise DataError(
             f"{files[0]} has {len(broken)} rows with the wrong number of fields, first line {broken[0]}. "
-            "Fetch it again."
+            "Download it again."
         )
     return _items(task, rows, files[0], numbers)
 
@@ -301,7 +297,7 @@ def _header(task: GlueTask, file: Path) -> tuple[str, ...] | None:
     return None if set(task.library_columns) <= set(first) else task.header
 
 
-def _items(task: GlueTask, rows: Iterable[Row], file: Path, numbers: Mapping[str, int]) -> list[_Item]:
+def _items(task: GlueTask, rows: Iterable[TableRow], file: Path, numbers: Mapping[str, int]) -> list[_Item]:
     items: list[_Item] = []
     columns: tuple[str, ...] | None = None
     for row in rows:
@@ -319,7 +315,7 @@ def _items(task: GlueTask, rows: Iterable[Row], file: Path, numbers: Mapping[str
     return items
 
 
-def _columns(task: GlueTask, row: Row) -> tuple[str, ...]:
+def _columns(task: GlueTask, row: TableRow) -> tuple[str, ...]:
     for columns in (task.columns, task.library_columns):
         if set(columns) <= set(row.values):
             return columns
@@ -330,7 +326,7 @@ def _columns(task: GlueTask, row: Row) -> tuple[str, ...]:
     )
 
 
-def _label(task: GlueTask, row: Row, column: str, label: Any, numbers: Mapping[str, int]) -> int | float:
+def _label(task: GlueTask, row: TableRow, column: str, label: Any, numbers: Mapping[str, int]) -> int | float:
     text = str(label).strip()
     try:
         if not task.labels:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from octune.errors import ConfigError, MissingDependency
-from octune.tasks.batches import TaskData
+from octune.tasks.batches import TaskData, TaskOptions
 from octune.tasks.glue import GLUE, load_glue, plain_name
 from octune.tasks.squad import SQUAD, load_squad
 
@@ -20,7 +20,7 @@ __all__ = ["check_task", "load_task", "task_names"]
 
 
 def task_names() -> list[str]:
-    """The names of all tasks; spelling in other ways ("SST-2", "squad_v2.0") is understood too."""
+    """The names of all tasks; other spellings ("SST-2", "squad_v2.0") are understood too."""
     return sorted([*GLUE, "squad", "squad_v2"])
 
 
@@ -46,27 +46,16 @@ def load_task(
     ``calibration_samples`` random rows of the training files. ``label2id`` is a model's own numbering of the
     labels, ``model.config.label2id``.
     """
-    counts = {
-        "max_length": max_length,
-        "calibration_batch_size": calibration_batch_size,
-        "evaluation_batch_size": evaluation_batch_size,
-        "calibration_samples": calibration_samples,
-    }
-    for argument, value in counts.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ConfigError(
-                f"The {argument!r} argument of load_task must be a whole number from 1. Got {value!r} "
-                "instead."
-            )
+    options = TaskOptions(
+        max_length, calibration_batch_size, evaluation_batch_size, split, calibration_samples, label2id
+    )
     check_task(name)
-    common: dict[str, Any] = {**counts, "split": split}
-    if plain_name(name) in SQUAD:
-        return load_squad(name, folder, tokenizer=_tokenizer(tokenizer), **common)
-    return load_glue(name, folder, tokenizer=_tokenizer(tokenizer), label2id=label2id, **common)
+    load = load_squad if plain_name(name) in SQUAD else load_glue
+    return load(name, folder, tokenizer=_tokenizer(tokenizer), options=options)
 
 
 def check_task(name: str) -> None:
-    """Raise if there is no task of that name, with the nearest one."""
+    """Raise if there is no task of that name, and suggest the nearest one."""
     key = plain_name(name)
     if key in SQUAD or key in GLUE or key.startswith(("mnli", "sst")):
         return
@@ -81,7 +70,7 @@ def _tokenizer(tokenizer: Any) -> Any:
     if not isinstance(tokenizer, str | Path):
         if not callable(tokenizer) or not hasattr(tokenizer, "pad_token_id"):
             raise ConfigError(
-                "The tokenizer must be one of Hugging Face or a folder with one. Got "
+                "The tokenizer must be a Hugging Face tokenizer or a folder with one. Got "
                 f"{type(tokenizer).__name__} instead."
             )
         return tokenizer
@@ -97,5 +86,5 @@ def _tokenizer(tokenizer: Any) -> Any:
     try:
         return AutoTokenizer.from_pretrained(str(tokenizer), local_files_only=local)
     except (OSError, ValueError) as error:
-        where = f"The folder {tokenizer} holds" if local else f"{tokenizer} is no folder, and the hub gave"
+        where = f"The folder {tokenizer} holds" if local else f"{tokenizer} is not a folder, and the hub has"
         raise ConfigError(f"{where} no usable tokenizer: {error}") from error

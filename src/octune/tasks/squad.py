@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from octune.errors import ConfigError, DataError, EvaluationError
 from octune.evaluation.squad_metric import DecodedAnswer, SquadF1
-from octune.tasks.batches import Batches, Padding, TaskData, Tokens, length_blocks, shuffled
+from octune.tasks.batches import Padding, TaskData, TaskOptions, TokenBatches, Tokens, length_blocks, shuffled
 from octune.tasks.glue import plain_name
 from octune.tasks.squad_answers import Question, SpanRules, Window, decode_spans
 from octune.tasks.tables import find_split, read_table
@@ -44,19 +44,16 @@ def load_squad(
     folder: Path | str,
     *,
     tokenizer: Any,
-    max_length: int | None = None,
-    calibration_batch_size: int = 8,
-    evaluation_batch_size: int = 32,
-    split: str | None = None,
-    calibration_samples: int | None = None,
+    options: TaskOptions | None = None,
     doc_stride: int | None = None,
     rules: SpanRules | None = None,
 ) -> TaskData:
-    """Read SQuAD; see :func:`octune.tasks.load_task` for the common arguments.
+    """Read SQuAD; see :func:`octune.tasks.load_task` for the options.
 
     ``doc_stride``, the overlap of windows, is 128 tokens, or a third of a ``max_length`` that is less than
     384.
     """
+    options = options or TaskOptions()
     if plain_name(name) not in SQUAD:
         raise ConfigError(f"Unknown version {name!r} of SQuAD. Expected squad (v1.1) or squad_v2 (v2.0).")
     if not getattr(tokenizer, "is_fast", False):
@@ -65,12 +62,14 @@ def load_squad(
             "instead."
         )
     version = SQUAD[plain_name(name)]
-    if split == "train":
+    if options.split == "train":
         raise DataError(
             "SQuAD cannot be evaluated on the split 'train': calibration uses it. Leave split out, or name "
             "another."
         )
-    train_file, dev_file = (_find_file(Path(folder), stem, version) for stem in ("train", split or "dev"))
+    train_file, dev_file = (
+        _find_file(Path(folder), stem, version) for stem in ("train", options.split or "dev")
+    )
     train, dev = (read_squad(file, version) for file in (train_file, dev_file))
     shared = {question.id for question in train} & {question.id for question in dev}
     if shared:
@@ -78,17 +77,17 @@ def load_squad(
             f"{train_file} and {dev_file} share {len(shared)} questions, such as {min(shared)!r}. "
             "Calibration needs others."
         )
-    length = max_length if max_length is not None else min(MAX_LENGTH, int(tokenizer.model_max_length))
+    length = options.length(tokenizer, MAX_LENGTH)
     stride = doc_stride if doc_stride is not None else min(128, length // 3)
     padding = Padding.of(tokenizer)
     rules = replace(rules or SpanRules(), version_2=version == "v2.0", padding_left=padding.left)
-    chosen = [train[index] for index in shuffled(len(train), calibration_samples)]
+    chosen = [train[index] for index in shuffled(len(train), options.calibration_samples)]
     windows = SquadWindows(dev, tokenizer, length, stride, rules)
     return TaskData(
         _CalibrationBatches(
-            SquadWindows(chosen, tokenizer, length, stride, rules), padding, calibration_batch_size
+            SquadWindows(chosen, tokenizer, length, stride, rules), padding, options.calibration_batch_size
         ),
-        _EvaluationBatches(windows, padding, evaluation_batch_size),
+        _EvaluationBatches(windows, padding, options.evaluation_batch_size),
         SquadF1(windows),
         f"SQuAD {version}: F1 on {len(dev):,} questions of {dev_file.name}, calibration on {len(chosen):,} "
         f"of {train_file.name}, "
@@ -195,8 +194,8 @@ class SquadWindows:
         """The number of the question that a window belongs to."""
         if not 0 <= window < len(self.windows):
             raise EvaluationError(
-                f"The label {window} is no window of this data set, of {len(self.windows)}. Use the labels "
-                "of its batches."
+                f"The label {window} is not a window of this data set, which has {len(self.windows)}. "
+                "Use the labels of its batches."
             )
         return self.windows[window].question
 
@@ -224,7 +223,7 @@ class SquadWindows:
                 )
 
 
-class _EvaluationBatches(Batches):
+class _EvaluationBatches(TokenBatches):
     """All windows; the labels are their numbers, by which the metric finds question and context."""
 
     def __init__(self, source: SquadWindows, padding: Padding, size: int) -> None:
@@ -259,9 +258,9 @@ class _EvaluationBatches(Batches):
         return [self._source.windows[row].tokens for row in rows], np.array(rows, dtype=np.int64)
 
 
-class _CalibrationBatches(Batches):
-    """One window per question, now an early and now a late one; the labels are -1, for they are no windows of
-    the evaluation.
+class _CalibrationBatches(TokenBatches):
+    """One window per question, now an early and now a late one; the labels are -1, because these are not
+    windows of the evaluation.
     """
 
     def __init__(self, source: SquadWindows, padding: Padding, size: int) -> None:
@@ -329,5 +328,5 @@ def _question(entry: Mapping[str, Any], context: str) -> Question:
         else tuple(dict.fromkeys(str(answer["text"]) for answer in entry["answers"]))
     )
     if not isinstance(context, str) or not isinstance(entry["question"], str):
-        raise TypeError(f"the context or question of {entry['id']!r} is no text")
+        raise TypeError(f"the context or question of {entry['id']!r} is not text")
     return Question(str(entry["id"]), entry["question"], context, answers)

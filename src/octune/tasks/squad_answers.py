@@ -36,8 +36,8 @@ class Question:
 class Window:
     """The part of a context that fits into the model together with the question.
 
-    ``offsets`` holds the characters (from, to) of each token in the context, -1 for tokens of anything else.
-    ``null`` is the token whose logits speak for "no answer". ``starts`` says where an answer may start, if
+    ``offsets`` holds the characters (from, to) of each token in the context, -1 for all other tokens.
+    ``null`` is the token whose logits stand for "no answer". ``starts`` says where an answer may start, if
     not anywhere in the context.
     """
 
@@ -83,8 +83,8 @@ def decode_spans(
     for (start, end), number in zip(rows, numbers, strict=True):
         if not 0 <= number < len(windows):
             raise EvaluationError(
-                f"The label {number} is no window of this data set, of {len(windows)}. Use the labels of its "
-                "batches."
+                f"The label {number} is not a window of this data set, which has {len(windows)}. Use the "
+                "labels of its batches."
             )
         window = windows[number]
         start, end = (_own_tokens(logits, window, rules, questions) for logits in (start, end))

@@ -19,7 +19,7 @@ from typing import Any
 
 from octune.errors import DataError
 
-__all__ = ["FORMATS", "Row", "find_split", "read_table"]
+__all__ = ["FORMATS", "TableRow", "find_split", "read_table"]
 
 FORMATS = ("tsv", "jsonl", "json", "csv", "parquet", "arrow")
 # Where data set libraries put files inside a data set's folder.
@@ -27,8 +27,8 @@ PLACES = ("", "data", "plain_text", "default")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One row of a table, with where it stands for messages."""
+class TableRow:
+    """One row of a table, and where it is, for messages."""
 
     file: Path
     line: int
@@ -39,7 +39,7 @@ class Row:
 
 
 def find_split(folder: Path, stems: Sequence[str]) -> list[Path]:
-    """The files of the first of these splits that is there, in one format.
+    """The files of the first of these splits that exists, in one format.
 
     "dev" finds dev.tsv, dev-00000-of-00002.parquet, dev/data-00000-of-00001.arrow (as ``save_to_disk``
     writes) or glue-dev.arrow.
@@ -58,7 +58,7 @@ def find_split(folder: Path, stems: Sequence[str]) -> list[Path]:
 
 def read_table(
     file: Path, header: Sequence[str] | None = None, broken: list[int] | None = None
-) -> Iterator[Row]:
+) -> Iterator[TableRow]:
     """The rows of a file; ``header`` names the columns of a .tsv that has none.
 
     With a ``broken`` list, .tsv rows of the wrong number of fields do not raise: their line numbers are added
@@ -99,7 +99,7 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
 
 def _read_tsv(
     file: Path, header: Sequence[str] | None = None, broken: list[int] | None = None
-) -> Iterator[Row]:
+) -> Iterator[TableRow]:
     columns = header
     for number, line in _lines(file):
         fields = line.split("\t")
@@ -112,10 +112,10 @@ def _read_tsv(
                 raise DataError(f"{file}, line {number} has {len(fields)} fields. {expected}")
             broken.append(number)
             continue
-        yield Row(file, number, dict(zip(columns, fields, strict=True)))
+        yield TableRow(file, number, dict(zip(columns, fields, strict=True)))
 
 
-def _read_jsonl(file: Path) -> Iterator[Row]:
+def _read_jsonl(file: Path) -> Iterator[TableRow]:
     for number, line in _lines(file):
         try:
             values = json.loads(line)
@@ -127,10 +127,10 @@ def _read_jsonl(file: Path) -> Iterator[Row]:
             raise DataError(
                 f"{file}, line {number} holds a {type(values).__name__}. Expected one object per line."
             )
-        yield Row(file, number, values)
+        yield TableRow(file, number, values)
 
 
-def _read_csv(file: Path) -> Iterator[Row]:
+def _read_csv(file: Path) -> Iterator[TableRow]:
     try:
         with file.open(newline="", encoding="utf-8-sig") as handle:
             reader = csv.DictReader(handle, strict=True)
@@ -141,12 +141,12 @@ def _read_csv(file: Path) -> Iterator[Row]:
                         f"{file}, line {reader.line_num} has the wrong number of fields. Expected: "
                         f"{expected}."
                     )
-                yield Row(file, reader.line_num, values)
+                yield TableRow(file, reader.line_num, values)
     except (OSError, csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{file} cannot be read as a UTF-8 .csv file: {error}.") from error
 
 
-def _read_pyarrow(file: Path) -> Iterator[Row]:
+def _read_pyarrow(file: Path) -> Iterator[TableRow]:
     try:
         pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:
@@ -163,4 +163,4 @@ def _read_pyarrow(file: Path) -> Iterator[Row]:
     except (OSError, ValueError) as error:  # pyarrow's own errors derive from these
         raise DataError(f"{file} cannot be read as a {file.suffix} file: {error}.") from error
     for number, values in enumerate(table.to_pylist(), start=1):
-        yield Row(file, number, values)
+        yield TableRow(file, number, values)

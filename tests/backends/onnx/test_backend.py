@@ -236,7 +236,7 @@ def test_openvino_runs_the_same_plan(name: str, tmp_path: Path) -> None:
     ]
     with pytest.raises(ValueError, match="no input 'nonsense'"):
         finalist.model.run(None, {"nonsense": fp32})
-    metadata = backend.save(finalist.model, plan, tmp_path)
+    metadata = backend.writer()(finalist.model, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"model.onnx", "openvino.xml", "openvino.bin"}
     assert np.array_equal(backend.run(backend.load(tmp_path, metadata), feed)["logits"], got)
     # Without OpenVINO the same folder runs on ONNX Runtime.
@@ -273,7 +273,7 @@ def test_a_saved_model_runs_in_a_process_of_its_own(
 ) -> None:
     plan = int8_plan(backend, ranges)
     model = backend.apply(plan, ranges)
-    backend.save(model, plan, tmp_path)
+    backend.writer()(model, tmp_path)
     feed = backend.split(tokens[0])[0]
     np.savez(tmp_path / "feed.npz", **feed.arrays)
     code = (

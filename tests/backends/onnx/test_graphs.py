@@ -269,7 +269,7 @@ def test_large_models_are_saved_in_two_files(tmp_path: Path, monkeypatch: pytest
     ranges, feed = calibrated(backend, [x]), backend.split(x)[0]
     plan = int8_plan(backend, ranges)
     model = backend.apply(plan, ranges)
-    metadata = backend.save(model, plan, tmp_path)
+    metadata = backend.writer()(model, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"model.onnx", "model.onnx.data"}
     wanted, got = backend.run(model, feed), backend.run(backend.load(tmp_path, metadata), feed)
     assert all(np.array_equal(wanted[name], got[name]) for name in wanted)

@@ -183,7 +183,9 @@ def test_the_backend_offers_streams_when_asked_and_runs_them() -> None:
     graph = bert()
     feed, output = bert_feed(batch=3), graph.outputs["logits"]
     backends = [
-        TensorFlowBackend(as_graph(graph.graph_def), Settings(outputs=(output,), threads=2, streams=streams))
+        TensorFlowBackend(
+            as_graph(graph.graph_def), Settings(outputs=(output,), threads=2, extra={"streams": streams})
+        )
         for streams in (1, 2)
     ]
     inputs = {name.removesuffix(":0"): value for name, value in feed.items()}

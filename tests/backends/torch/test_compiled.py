@@ -144,8 +144,7 @@ class TestCompiledBert:
 
     def test_saved_it_runs_in_a_fresh_process(self, parts: Any, tmp_path: Path) -> None:
         backend, _, _, compiled = parts
-        plan_free: Any = None
-        metadata = backend.save(compiled, plan_free, tmp_path)
+        metadata = backend.writer()(compiled, tmp_path)
         inputs, _ = token_batches(1)[0]
         torch.save(
             {"inputs": inputs, "wanted": compiled(**inputs).logits, "metadata": metadata},

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from octune.backends.base import Backend, Finalist, Outputs, SelfTest, Settings, Visit
+from octune.backends.base import Backend, Finalist, Outputs, SelfTest, Settings, Visit, Writer
 from octune.backends.onnx import storage
 from octune.backends.onnx.alone import alone
 from octune.backends.onnx.batches import Feed, Splitter
@@ -196,8 +196,8 @@ class OnnxBackend(Backend):
 
     # -- keep ------------------------------------------------------------------------------------------------
 
-    def save(self, model: OnnxModel, plan: Plan, folder: Path) -> dict[str, Any]:
-        return storage.save(model, folder)
+    def writer(self) -> Writer:
+        return storage.save
 
     @classmethod
     def load(

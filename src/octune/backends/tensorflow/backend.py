@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.util import _pywrap_util_port
 
-from octune.backends.base import Backend, Finalist, Outputs, SelfTest, Settings, Visit
+from octune.backends.base import Backend, Finalist, Outputs, SelfTest, Settings, Visit, Writer
 from octune.backends.tensorflow.batches import Feed, Inputs, Splitter, find_mask
 from octune.backends.tensorflow.doctor import self_test
 from octune.backends.tensorflow.graph.sessions import Sessions, new_session, set_threads
@@ -59,7 +59,7 @@ class TensorFlowBackend(Backend):
         taken = take(model, settings)
         self._frozen, self._form = taken.frozen, taken.form
         self._notes = [*taken.notes, *([trouble] if trouble else [])]
-        self._threads, self._streams = settings.threads, settings.streams
+        self._threads, self._streams = settings.threads, int(settings.extra.get("streams", 1))
         self._sessions = Sessions(settings.threads)
         self._slots = taken.slots()
         self._pipeline = Pipeline.of(self._frozen)
@@ -82,9 +82,9 @@ class TensorFlowBackend(Backend):
         return self._form.build(self._frozen.graph_def)
 
     @property
-    def can_stream(self) -> bool:
+    def extras(self) -> frozenset[str]:
         # what is called and not run by a session has the threads of the whole process
-        return self._form.kind == "graph"
+        return frozenset({"streams"} if self._form.kind == "graph" else ())
 
     @property
     def notes(self) -> Sequence[str]:
@@ -195,7 +195,7 @@ class TensorFlowBackend(Backend):
 
     def finalists(self, plan: Plan, ranges: Ranges, inputs: Inputs | Feed) -> Iterator[Finalist]:
         # Asked for only: whoever runs such a graph in a session with the usual threads has a slower one.
-        if self._streams == 1 or not self.can_stream:
+        if self._streams == 1 or "streams" not in self.extras:
             return
         made = self._rewriter.in_streams(plan, ranges, self._streams)
         if made is None:
@@ -275,8 +275,9 @@ class TensorFlowBackend(Backend):
 
     # -- keep ------------------------------------------------------------------------------------------------
 
-    def save(self, model: Any, plan: Plan, folder: Path) -> dict[str, Any]:
-        return storage.save(model, self._form, folder)
+    def writer(self) -> Writer:
+        form = self._form
+        return lambda model, folder: storage.save(model, form, folder)
 
     @classmethod
     def load(

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from octune.backends.base import OUTPUT, Backend, Finalist, Outputs, SelfTest, Settings, Visit
+from octune.backends.base import OUTPUT, Backend, Finalist, Outputs, SelfTest, Settings, Visit, Writer
 from octune.backends.torch import storage
 from octune.backends.torch.batches import Call, Splitter, named_outputs, the_input
 from octune.backends.torch.batchnorm import fold_batchnorms
@@ -263,8 +263,9 @@ class TorchBackend(Backend):
 
     # -- keep ------------------------------------------------------------------------------------------------
 
-    def save(self, model: nn.Module, plan: Plan, folder: Path) -> dict[str, Any]:
-        return storage.save(model, self._origin, folder, self._example)
+    def writer(self) -> Writer:
+        origin, example = self._origin, self._example
+        return lambda model, folder: storage.save(model, origin, folder, example)
 
     @classmethod
     def load(

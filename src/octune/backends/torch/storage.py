@@ -23,8 +23,8 @@ from octune.backends.torch.compiled import CompiledModel, export_program, load_c
 from octune.backends.torch.copying import replace_module
 from octune.backends.torch.layers import LAYERS, Int8Embedding, Int8Weights, Layer
 from octune.errors import ArtifactError
+from octune.importing import resolve
 from octune.machine import probe_machine
-from octune.references import resolve
 
 __all__ = ["Origin", "load", "save", "weight_bytes"]
 

@@ -15,6 +15,7 @@ from octune.errors import CriterionError
 from octune.evaluation.metrics import Metric, get_metric
 from octune.evaluation.postprocess import Postprocessed, Step
 from octune.result import Result
+from octune.sources import make_metric
 from octune.tune import quantize, tune
 
 __all__ = ["Quantization"]
@@ -116,7 +117,7 @@ class Quantization:
         """The metric of the calls above, after its steps; None leaves it to the YAML file."""
         metric = self._metric
         if metric is None and self._steps and self.config.evaluation.metric is not None:
-            metric = get_metric(self.config.evaluation.metric, **self.config.evaluation.metric_options)
+            metric = make_metric(self.config.evaluation.metric, self.config.evaluation.metric_options)
         return Postprocessed(metric, self._steps) if metric is not None and self._steps else metric
 
     def _unscored(self, model: Any, q_dataloader: Any) -> Any:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from octune.evaluation.intervals import _count_limits, margins
+from octune.statistics.intervals import _count_limits, margins
 
 losses = st.lists(
     st.floats(-1, 1, allow_nan=False).map(lambda value: round(value, 6)), min_size=2, max_size=60
@@ -30,7 +30,7 @@ def test_losses_alone_are_bounded_as_a_share_is() -> None:
     upper = stats.binomtest(7, 200, alternative="less").proportion_ci(0.95).high
     lower = stats.binomtest(7, 200, alternative="greater").proportion_ci(0.95).low
     found = margins(values, 0.05, ONE)
-    # Gains that nobody has seen yet may lower it, but not by the full margin of both.
+    # Gains not seen yet may lower it, but not by the full margin of both.
     assert 7 / 200 + found.up == pytest.approx(upper)
     assert 7 / 200 - lower < found.down < 7 / 200 - lower + 1 - 0.05 ** (1 / 200)
 

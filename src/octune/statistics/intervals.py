@@ -4,9 +4,9 @@
     drop + margin.up             # with 95 % confidence the true drop is no higher
 
 The normal interval fails where few answers flip: with none it has no width at all, and a model that loses 1 %
-of its answers shows none lost in 100 items one time in three. So losses and gains are bounded apart, by the
-exact limits of Clopper and Pearson for how many items lose, weighted by how much each lost (Stringer's bound,
-as auditors use it), and put together by the squares of their margins and their correlation (MOVER: Zou and
+of its answers shows none lost in 100 items one time in three. So losses and gains are bounded separately, by
+the exact limits of Clopper and Pearson for how many items lose, weighted by how much each lost (Stringer's
+bound, as auditors use it), and combined by the squares of their margins and their correlation (MOVER: Zou and
 Donner). Where all items change it comes close to the normal interval.
 """
 
@@ -23,14 +23,14 @@ from scipy import stats
 __all__ = ["Margins", "margins"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
-# so many limits are computed exactly; between more of them, which lie on a smooth curve, is interpolated
+# Beyond this many, limits are interpolated; they lie on a smooth curve.
 EXACT = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Margins:
     """How far below and above its estimate a mean may lie; ``unseen_*`` is the part that is due to losses
-    nobody has seen yet.
+    not seen yet.
 
     That part shrinks with the number of items, the rest with its square root.
     """
@@ -98,10 +98,10 @@ def _count_limits(n: int, most: int, tail: float) -> tuple[Floats, Floats]:
 
 
 def _correlations(parts: Floats) -> Floats:
-    """Between the rows; a row that never changes goes with none."""
+    """Correlations between the rows; a constant row correlates with no other."""
     centred = parts - parts.mean(axis=1, keepdims=True)
     most = np.abs(centred).max(axis=1, keepdims=True)
-    # first to a size whose square neither vanishes nor overflows
+    # first scaled so that no square vanishes or overflows
     unit = centred / np.where(most > 0, most, 1.0)
     lengths = np.linalg.norm(unit, axis=1, keepdims=True)
     unit /= np.where(lengths > 0, lengths, 1.0)

@@ -1,4 +1,4 @@
-"""Referees: what can be watched, and metrics that are no mean."""
+"""Referees: what can be watched, and metrics that are not a mean."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 from octune.criterion import Absolute, Relative
 from octune.evaluation.metrics import get_metric
-from octune.evaluation.referee import Referee, Standard, is_mean
-from octune.evaluation.sequential import ALPHA
+from octune.referee import Referee, Standard, is_mean
 from octune.score import Score
+from octune.statistics.sequential import ALPHA
 
 N = 1200
 
@@ -62,6 +62,22 @@ def test_rounding_is_forgiven_as_in_the_verdict() -> None:
     assert Relative(0.0).judge(baseline, Score.from_items(after)).passed
     assert referee(baseline, Relative(0.0)).p(100, after[:100]) == 1.0
     assert referee(baseline, Relative(0.0)).p(100, after[:100] - 1e-6) == 0.0
+
+
+@pytest.mark.parametrize("higher", [True, False])
+@pytest.mark.parametrize("criterion", [Relative, Absolute])
+@pytest.mark.parametrize("extra", [-1e-3, -1e-12, 0.0, 1e-12, 1e-3])
+def test_a_referee_draws_the_line_where_the_verdict_does(criterion: Any, higher: bool, extra: float) -> None:
+    """Every item loses what is allowed, and a little more or less; no item could be better. A referee stops
+    exactly those candidates that the verdict fails.
+    """
+    rule = criterion(0.1, higher_is_better=higher)
+    value, loss = 0.7, rule.allowed(0.7) * (1 + extra)
+    after = np.full(200, value - loss if higher else value + loss)
+    verdict = rule.judge(Score.from_items(np.full(200, value)), Score.from_items(after))
+    watching = referee(Score.from_items(np.full(200, value), limits=(after[0], after[0])), rule)
+    assert verdict.passed == (extra < 1e-6)
+    assert (watching.p(199, after[:199]) == 0.0) == (not verdict.passed)
 
 
 def test_items_outside_their_limits_end_all_certainty() -> None:

@@ -3,9 +3,10 @@
 referee = Referee(Standard(baseline_score, criterion), order, sizes, shuffled=True)
 referee.p(seen, items)          # below ALPHA: stop
 
-Where each item has a score of its own within known limits, the test of ``sequential`` is exact, and may be
-asked at any time. For pseudo-values (F1, MCC, correlations) it is the cautious interval of ``intervals``,
-asked three times, each with a third of the risk.
+Where each item has a score of its own within known limits, the test of ``statistics.sequential`` is exact,
+and may be asked at any time. For pseudo-values (F1, MCC, correlations) it is the cautious interval of
+``statistics.intervals``, asked three times, each with a third of the risk. What counts as a failure is
+:meth:`Criterion.limit`, as in the verdict.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ import numpy as np
 import numpy.typing as npt
 
 from octune.criterion import Criterion
-from octune.evaluation.intervals import margins
-from octune.evaluation.sequential import ALPHA, SLACK, chance_of_passing
 from octune.score import Score
+from octune.statistics.intervals import margins
+from octune.statistics.sequential import ALPHA, SLACK, chance_of_passing
 
 __all__ = ["Referee", "Standard", "is_mean"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-# looks are this much apart: looking costs nothing then, and no more than that share of items is scored in
-# vain
-GROWTH = 1.15
-LOOKS = (0.25, 0.4, 0.65)
+# Looks are this factor apart: often enough that hardly an item is scored in vain, and seldom enough to cost
+# nothing.
+LOOK_GROWTH = 1.15
+LOOK_SHARES = (0.25, 0.4, 0.65)
 LEAST_ITEMS, LEAST_UNITS = 100, 20
 
 
@@ -42,8 +43,8 @@ class Standard:
 
 
 def is_mean(score: Score) -> bool:
-    """Whether the items are what the value is the mean of."""
-    return score.items is not None and abs(float(score.items.mean()) - score.value) <= 1e-9 * max(
+    """Whether the value is the mean of the items."""
+    return score.items is not None and abs(float(score.items.mean()) - score.value) <= SLACK * max(
         1.0, abs(score.value)
     )
 
@@ -63,14 +64,11 @@ class Referee:
         )
         self._order, self._sizes, self._shuffled = order, sizes, shuffled
         self._starts = np.cumsum(sizes) - sizes
-        # The verdict forgives the rounding of scores, so a referee must as well.
-        self._allowed = standard.criterion.allowed(standard.baseline.value) + SLACK * abs(
-            standard.baseline.value
-        )
+        self._allowed = standard.criterion.limit(standard.baseline.value)
         self._limits = standard.baseline.limits if is_mean(standard.baseline) else None
         self._floors = self._least()
         self._looked = 0
-        self._looks = [round(share * order.size) for share in LOOKS]
+        self._looks = [round(share * order.size) for share in LOOK_SHARES]
 
     @property
     def exact(self) -> bool:
@@ -79,15 +77,15 @@ class Referee:
 
     @property
     def possible(self) -> bool:
-        """Whether anything can come of watching."""
+        """Whether watching can lead to anything."""
         return self.exact or (self._shuffled and self._sizes.size >= LEAST_UNITS and self._limits is None)
 
     def due(self, seen: int) -> bool:
-        """Whether it is time to look again, after so many items."""
+        """Whether it is time to look again, after this many items."""
         if seen >= self._order.size:
             return False
         if self.exact:
-            return seen >= self._looked * GROWTH
+            return seen >= self._looked * LOOK_GROWTH
         return bool(self._looks) and seen >= max(self._looks[0], LEAST_ITEMS)
 
     def p(self, seen: int, found: Floats) -> float:
@@ -95,13 +93,12 @@ class Referee:
         ``seen`` items of the order.
         """
         self._looked = seen
-        reference = self._items[self._order[:seen]]
-        losses = reference - found if self._criterion.higher_is_better else found - reference
+        losses = self._criterion.loss(self._items[self._order[:seen]], found)
         units = int(np.searchsorted(self._starts, seen))
         starts, sizes = self._starts[:units], self._sizes[:units]
         if self._floors is not None and self._limits is not None:
             if found.min() < self._limits[0] or found.max() > self._limits[1]:
-                self._floors = None  # the limits are none: from here on, nothing is certain
+                self._floors = None  # the limits do not hold: from here on, nothing is certain
                 return 1.0
             return chance_of_passing(
                 np.add.reduceat(losses - self._allowed, starts), self._floors, shuffled=self._shuffled
@@ -114,17 +111,22 @@ class Referee:
         if self._limits is not None or not self._shuffled or sizes.size < LEAST_UNITS:
             return 1.0
         usual = float(sizes.mean())
-        most = tuple(one * float(sizes.max()) / usual for one in self._criterion.most(self._baseline, losses))
+        largest = float(sizes.max()) / usual
+        lost, gained = self._criterion.largest_changes(self._baseline, losses)
         totals = np.add.reduceat(losses, starts) / usual
-        low = float(totals.mean()) - margins(totals, ALPHA / len(LOOKS), (most[0], most[1])).down
+        low = (
+            float(totals.mean())
+            - margins(totals, ALPHA / len(LOOK_SHARES), (lost * largest, gained * largest)).down
+        )
         return ALPHA if low > self._allowed else 1.0
 
     def _least(self) -> Floats | None:
-        """The least that each unit can lose beyond what is allowed: no item can be better than the best score
-        there is.
+        """The least that each unit can lose beyond what is allowed: no item can be better than the best
+        possible score.
         """
         if self._limits is None:
             return None
         items = self._items[self._order]
-        floors = items - self._limits[1] if self._criterion.higher_is_better else self._limits[0] - items
+        best = self._limits[1] if self._criterion.higher_is_better else self._limits[0]
+        floors = self._criterion.loss(items, np.full_like(items, best))
         return np.add.reduceat(floors - self._allowed, self._starts) if np.isfinite(floors).all() else None

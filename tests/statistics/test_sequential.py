@@ -10,9 +10,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from octune.criterion import Relative
-from octune.evaluation.referee import Referee, Standard
-from octune.evaluation.sequential import ALPHA, chance_of_passing
+from octune.referee import Referee, Standard
 from octune.score import Score
+from octune.statistics.sequential import ALPHA, chance_of_passing
 from tests.evaluation.simulated import Floats, squad_like
 
 SQUAD = 10_570

@@ -1,0 +1,1 @@
+"""Pure statistics: how far a mean of paired losses could be off, and whether a candidate can still pass."""
