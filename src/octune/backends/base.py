@@ -36,7 +36,7 @@ from octune.calibration import Ranges
 from octune.int8 import Limit
 from octune.plan import Op, Plan, Scheme
 
-__all__ = ["Backend", "Finalist", "Outputs", "SelfTest", "Settings", "Visit"]
+__all__ = ["Backend", "Finalist", "Outputs", "SelfTest", "Settings", "Visit", "notes_on"]
 
 # Hugging Face outputs by their names ("logits", "start_logits", ...), a tuple as "0", "1", ..., a bare tensor
 # as "output".
@@ -89,6 +89,15 @@ class SelfTest:
 
     speed: Mapping[str, float]
     advice: Sequence[str] = ()
+
+
+def notes_on(ops: Iterable[Op], quantizable: str) -> list[str]:
+    """What the user should know about a model's ops; ``quantizable`` names the kinds that int8 is for."""
+    listed = list(ops)
+    notes = [f"{op.name}: {op.note}" for op in listed if op.note]
+    if not any(op.can("int8") for op in listed):
+        notes.append(f"the model has no op that can be quantized ({quantizable})")
+    return notes
 
 
 class Backend(ABC):

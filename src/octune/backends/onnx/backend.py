@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from octune.backends.base import Backend, Finalist, Outputs, SelfTest, Settings, Visit
+from octune.backends.base import Backend, Finalist, Outputs, SelfTest, Settings, Visit, notes_on
+from octune.backends.batches import Fitting, Inputs
 from octune.backends.onnx import storage
 from octune.backends.onnx.alone import alone
-from octune.backends.onnx.batches import Feed, Splitter
 from octune.backends.onnx.discover import discover
 from octune.backends.onnx.doctor import self_test
 from octune.backends.onnx.edit import Edit
@@ -32,7 +32,7 @@ from octune.backends.onnx.runtimes import (
     temporary_folder,
 )
 from octune.backends.onnx.smooth import Smoother
-from octune.backends.onnx.source import batch_is_free, counted, inferred, input_types, open_model
+from octune.backends.onnx.source import batch_is_free, counted, inferred, input_slots, open_model
 from octune.backends.onnx.weights import WeightStore
 from octune.calibration import Ranges
 from octune.errors import DataError, ModelError, UnsupportedError, summary
@@ -66,7 +66,7 @@ class OnnxBackend(Backend):
         self._check_names(settings)
         self._found = discover(self._view)
         self._smoother = Smoother(self._view, self._found)
-        self._splitter = Splitter(input_types(self._view.model))
+        self._splitter = Fitting(input_slots(self._view.model))
         self._splits = batch_is_free(self._view.model)
         self._fp32: OnnxModel = ort_model(self._view.model, self._threads)
         self._note_ops()
@@ -89,12 +89,7 @@ class OnnxBackend(Backend):
                 self._notes.append(
                     f"{node.name} ({node.op_type}): {len(inside)} ops in the graphs inside it stay fp32"
                 )
-        self._notes += [f"{item.op.name}: {item.op.note}" for item in self._found if item.op.note]
-        if not any(item.op.can("int8") for item in self._found):
-            self._notes.append(
-                "the model has no op that can be quantized (MatMul, Gemm, Conv, ConvTranspose, Gather on a "
-                "table)"
-            )
+        self._notes += notes_on(self.ops(), "MatMul, Gemm, Conv, ConvTranspose, Gather on a table")
 
     # -- what is there ---------------------------------------------------------------------------------------
 
@@ -108,18 +103,18 @@ class OnnxBackend(Backend):
     def ops(self) -> tuple[Op, ...]:
         return tuple(item.op for item in self._found)
 
-    def split(self, batch: Any) -> tuple[Feed, Any]:
+    def split(self, batch: Any) -> tuple[Inputs, Any]:
         return self._splitter(batch)
 
-    def batch_size(self, inputs: Feed) -> int:
+    def batch_size(self, inputs: Inputs) -> int:
         return inputs.batch_size
 
-    def resized(self, inputs: Feed, samples: int) -> Feed:
+    def resized(self, inputs: Inputs, samples: int) -> Inputs:
         return inputs.resized(samples) if self._splits else inputs
 
     # -- look ------------------------------------------------------------------------------------------------
 
-    def observe(self, batches: Iterable[Feed], visit: Visit) -> None:
+    def observe(self, batches: Iterable[Inputs], visit: Visit) -> None:
         taps = Taps(self._view, self._found, self._threads, splits=self._splits)
         for feed in batches:
             try:
@@ -131,7 +126,7 @@ class OnnxBackend(Backend):
                 ) from error
 
     def harm(
-        self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Feed]
+        self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Inputs]
     ) -> dict[tuple[str, Scheme], float]:
         found = {item.op.name: item for item in self._found}
         errors = LocalErrors(self._store, self._smoother, ranges, self._threads)
@@ -152,16 +147,16 @@ class OnnxBackend(Backend):
     def apply(self, plan: Plan, ranges: Ranges) -> OnnxModel:
         return ort_model(self._graph(plan, ranges, ORT), self._threads)
 
-    def run(self, model: OnnxModel, inputs: Feed) -> Outputs:
+    def run(self, model: OnnxModel, inputs: Inputs) -> Outputs:
         try:
-            values = model.run(None, inputs.arrays)
+            values = model.run(None, inputs.kwargs)
         except Exception as error:
             raise DataError(
                 f"The model cannot be run on the data: {type(error).__name__}: {summary(error)}"
             ) from error
         return outputs_by_name((port.name for port in model.get_outputs()), values)
 
-    def finalists(self, plan: Plan, ranges: Ranges, inputs: Feed) -> Iterator[Finalist]:
+    def finalists(self, plan: Plan, ranges: Ranges, inputs: Inputs) -> Iterator[Finalist]:
         if not has_openvino():
             note = "OpenVINO is not installed: only ONNX Runtime was tried. pip install 'octune[onnx]'"
             self._notes += [note] if note not in self._notes else []
@@ -175,9 +170,9 @@ class OnnxBackend(Backend):
             )
 
     @contextlib.contextmanager
-    def capture(self, model: OnnxModel) -> Iterator[list[Feed]]:
+    def capture(self, model: OnnxModel) -> Iterator[list[Inputs]]:
         calls: list[Any] = []
-        seen: list[Feed] = []
+        seen: list[Inputs] = []
         model.seen = calls
         try:
             yield seen

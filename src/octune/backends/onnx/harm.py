@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from octune.backends.onnx.batches import Feed
+from octune.backends.batches import Inputs
 from octune.backends.onnx.discover import Found
 from octune.backends.onnx.graph import Array, View
 from octune.backends.onnx.insert import site_of
@@ -46,7 +46,7 @@ def first_order_harm(
     view: View,
     found: Mapping[str, Found],
     candidates: Mapping[str, Sequence[Scheme]],
-    feeds: Sequence[Feed],
+    feeds: Sequence[Inputs],
     errors: LocalErrors,
     threads: int | None,
     *,
@@ -66,8 +66,8 @@ def first_order_harm(
     inner = sorted({*tensors, *pushes.needed, *view.outputs} - set(view.inputs))
     taps = session(tapped(view, inner)[0], threads)
 
-    def look(feed: Feed) -> dict[str, Array]:
-        return dict(zip(inner, taps.run(inner, dict(feed.arrays)), strict=True)) | dict(feed.arrays)
+    def look(feed: Inputs) -> dict[str, Array]:
+        return dict(zip(inner, taps.run(inner, dict(feed.kwargs)), strict=True)) | dict(feed.kwargs)
 
     values: Harms = {}
     feeds = _affordable(feeds, look, len(items)) if splits else feeds[:1]
@@ -137,7 +137,7 @@ def _unit(y: Array, channel_axis: int) -> Array:
     return np.asarray(np.maximum(power, 1e-3 * power.max(initial=0.0) * 1e-3 + 1e-12), np.float32)
 
 
-def _affordable(feeds: Sequence[Feed], run: Callable[[Feed], object], ops: int) -> list[Feed]:
+def _affordable(feeds: Sequence[Inputs], run: Callable[[Inputs], object], ops: int) -> list[Inputs]:
     """As many samples as the probe has time for. A push runs half of the graph on average."""
     first = feeds[0].resized(1)
     run(first)
@@ -145,7 +145,7 @@ def _affordable(feeds: Sequence[Feed], run: Callable[[Feed], object], ops: int) 
     run(first)
     seconds = 0.5 * (time.perf_counter() - begun)
     rows = int(np.clip(SECONDS / max(ops * seconds, 1e-6), 2, ROWS))
-    kept: list[Feed] = []
+    kept: list[Inputs] = []
     for feed in feeds:
         if rows > 0:
             kept.append(feed.resized(min(rows, feed.batch_size)))
