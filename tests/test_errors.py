@@ -1,4 +1,4 @@
-"""What an error says in one line, for the messages and notes that quote it."""
+"""What messages share: an error in one line, and the names that a wrong one may stand for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octune.errors import summary
+from octune.errors import alike, nearest, short, summary
 
 CORE = "Exception from src/inference/src/cpp/core.cpp:84:"
 CHECK = (
@@ -37,6 +37,12 @@ CHECK = (
         ),
         (f"{CORE}\n", CORE),  # nothing explains it
         (f"{CORE}\n{CHECK}\n", CHECK),
+        (
+            "Graph execution error:\n\nDetected at node 'a' defined at (most recent call last):\n f.py\n"
+            "Node: 'a'\nMatrix size-incompatible\n\t [[{{node a}}]]",
+            "Matrix size-incompatible",
+        ),
+        ("it failed\nNode: 'a'", "it failed"),  # nothing after it
     ],
 )
 def test_the_line_that_says_something(message: str, said: str) -> None:
@@ -77,3 +83,26 @@ def test_what_openvino_really_says(tmp_path: Path) -> None:
         assert str(caught.value).startswith("Exception from src/")  # or else this tests nothing
         assert said in summary(caught.value)
         assert "Exception from" not in summary(caught.value)
+
+
+# -- names ---------------------------------------------------------------------------------------------------
+
+
+def test_names_that_contain_a_wrong_one_come_before_those_spelt_alike() -> None:
+    names = ["encoder/layer_0/output/dense/MatMul", "encoder/layer_0/MatMul_1", "matmuk", "logits"]
+    assert nearest("matmul", names) == [names[0], names[1], "matmuk"]
+    assert nearest("other/MatMul", names, 1) == [names[0]]  # ends like it
+    assert nearest("layer_7", names[3:]) == ["logits"]  # nothing is near: the first ones
+    assert nearest("anything", []) == []
+
+
+def test_a_misspelt_word_in_any_case() -> None:
+    assert alike("ACURACY", ["accuracy", "F1"]) == ["accuracy"]
+    assert alike("f1", ["accuracy", "F1"]) == ["F1"]
+    assert alike("loss", ["accuracy", "F1"]) == []
+    assert alike("mrp", ["mrpc", "mrp", "qqp"], 2) == ["mrp", "mrpc"]
+
+
+def test_many_names_are_cut() -> None:
+    assert short("abc") == "a, b, c"
+    assert short("abcdefghij") == "a, b, c, d, e, f, g, h, ... (10 in all)"

@@ -1,4 +1,4 @@
-"""Everything Octune raises on purpose.
+"""Everything Octune raises on purpose, and the wording that messages share.
 
     OctuneError
     ├── ConfigError          the YAML file or an argument: names file, line, key, and the nearest valid key
@@ -20,7 +20,9 @@ search goes on.
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 
 __all__ = [
     "ArtifactError",
@@ -102,6 +104,30 @@ class MissingDependency(OctuneError, ImportError):
         )
 
 
+def nearest(name: str, known: Iterable[str], limit: int = 5) -> list[str]:
+    """Names of a model to show for one that it does not have: those that contain it or end like it, then
+    those spelt alike; if there are none, the first ones.
+    """
+    names = list(known)
+    wanted = name.lower()
+    last = wanted.rpartition("/")[2]
+    inside = [other for other in names if wanted in other.lower() or other.lower().endswith(f"/{last}")]
+    found = [*inside, *alike(name, names, limit, cutoff=0.4)]
+    return list(dict.fromkeys(found))[:limit] or names[:limit]
+
+
+def alike(word: str, choices: Iterable[str], limit: int = 1, cutoff: float = 0.6) -> list[str]:
+    """The choices that a misspelt word may stand for, the likeliest first; case does not matter."""
+    by_lower = {choice.lower(): choice for choice in choices}
+    return [by_lower[found] for found in difflib.get_close_matches(word.lower(), by_lower, limit, cutoff)]
+
+
+def short(names: Iterable[str]) -> str:
+    """A few of many names, for a message."""
+    listed = list(names)
+    return ", ".join(listed[:8]) + (f", ... ({len(listed)} in all)" if len(listed) > 8 else "")
+
+
 def summary(error: BaseException) -> str:
     """What an error says, in one line of at most 300 characters; an error without a message is shown as
     ``repr`` does.
@@ -114,6 +140,9 @@ def summary(error: BaseException) -> str:
         # OpenVINO begins with where the error passed and leads up to its cause, in lines that end with a
         # colon.
         said = " ".join(line for line in lines if not line.endswith(":")) or lines[-1]
+    # TensorFlow tells first where each node was made.
+    nodes = [index for index, line in enumerate(lines[:-1]) if line.startswith("Node:")]
+    said = lines[nodes[0] + 1] if nodes else said
     if len(said) > _LONGEST:
         # Cut in the middle: ONNX Runtime puts names of its functions there, and the cause at the end.
         half = (_LONGEST - len(" ... ")) // 2

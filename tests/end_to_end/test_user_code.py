@@ -402,7 +402,7 @@ def test_a_slower_model_never_wins_a_race_for_speed(data: Digits) -> None:
     [
         ([], "The calibration data is empty"),
         (iter(()), "The calibration data is empty"),
-        (["a sentence", "another"], "calibration.*str|batch holds.*str"),
+        (["a sentence", "another"], "batch of str.*tokenize text first"),
         ({"x": 1}, "The calibration data is one dict.*Put a single batch in a list"),
         (torch.zeros(4, 64), "The calibration data is one array.*Put a single batch in a list"),
         (7, "cannot be iterated"),
@@ -411,7 +411,7 @@ def test_a_slower_model_never_wins_a_race_for_speed(data: Digits) -> None:
         ([torch.zeros(4, 63)], "cannot be run on"),
         ([(torch.zeros(4, 63), torch.zeros(4))], "cannot be run on"),
         ([np.array(["text"])], "tokenize text first"),
-        ([object()], "Expected a tensor or an array"),
+        ([object()], "batch of object. Expected input: an array"),
     ],
 )
 def test_calibration_data_that_cannot_be_used(data: Digits, bad: Any, message: str) -> None:

@@ -36,7 +36,18 @@ from octune.calibration import Ranges
 from octune.int8 import Limit
 from octune.plan import Op, Plan, Scheme
 
-__all__ = ["B", "OUTPUT", "Backend", "Finalist", "Outputs", "SelfTest", "Settings", "Visit", "Writer"]
+__all__ = [
+    "B",
+    "OUTPUT",
+    "Backend",
+    "Finalist",
+    "Outputs",
+    "SelfTest",
+    "Settings",
+    "Visit",
+    "Writer",
+    "notes_on",
+]
 
 # An op's name stands for its input. What calibration keeps besides it has the op's name and one of these: its
 # output, and the second operand of a product of two activations.
@@ -93,6 +104,15 @@ class SelfTest:
 
     speed: Mapping[str, float]
     advice: Sequence[str] = ()
+
+
+def notes_on(ops: Iterable[Op], quantizable: str) -> list[str]:
+    """What the user should know about a model's ops; ``quantizable`` names the kinds that int8 is for."""
+    listed = list(ops)
+    notes = [f"{op.name}: {op.note}" for op in listed if op.note]
+    if not any(op.can("int8") for op in listed):
+        notes.append(f"the model has no op that can be quantized ({quantizable})")
+    return notes
 
 
 class Backend(ABC):

@@ -23,7 +23,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from octune.config.messages import nearest
+from octune.errors import alike
 
 REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 PLAIN_OP_NAME = re.compile(r"[A-Za-z0-9_.\-/]*")
@@ -272,8 +272,8 @@ def _either(choices: tuple[str, ...]) -> str:
 
 
 def _nearest(value: Any, choices: tuple[str, ...]) -> str:
-    found = nearest(value, choices) if isinstance(value, str) else None
-    return f"Did you mean '{found}'?" if found else ""
+    found = alike(value, choices) if isinstance(value, str) else []
+    return f"Did you mean '{found[0]}'?" if found else ""
 
 
 def _as(

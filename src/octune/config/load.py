@@ -18,10 +18,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from octune.config.dialects import KEYS, detect_dialect, foreign_key, to_native
-from octune.config.messages import Problem, config_error, explain, got, nearest
+from octune.config.messages import Problem, config_error, explain, got
 from octune.config.schema import Config
 from octune.config.yaml_lines import Document, NotYamlError, read
-from octune.errors import ConfigError
+from octune.errors import ConfigError, alike
 
 # Enough to recognise a model file that was named by mistake, without reading gigabytes.
 FIRST_BYTES = 8192
@@ -111,9 +111,9 @@ def _text(path: Path) -> str:
 
 def _similar(path: Path) -> str:
     try:
-        found = nearest(
+        found = alike(
             path.name, [other.name for other in path.parent.iterdir() if other.suffix in (".yaml", ".yml")]
         )
     except OSError:
         return ""
-    return f" Did you mean '{path.parent / found}'?" if found else ""
+    return f" Did you mean '{path.parent / found[0]}'?" if found else ""

@@ -10,7 +10,6 @@ All problems of a file are reported at once. ``config_error("conf.yaml", problem
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from octune.errors import ConfigError
+from octune.errors import ConfigError, alike
 
 Where = tuple[str | int, ...]
 """The path of a value in the user's document: keys, and positions in lists."""
@@ -87,13 +86,6 @@ def got(value: Any) -> str:
     return shown if len(shown) <= 80 else f"{shown[:77]}..."
 
 
-def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """The choice that the user most likely meant."""
-    by_lower = {choice.lower(): choice for choice in choices}
-    found = difflib.get_close_matches(word.lower(), list(by_lower), n=1, cutoff=0.6)
-    return by_lower[found[0]] if found else None
-
-
 def unknown_key(where: Where, keys: Keys, note: str = "") -> str:
     """The message about a key that is not known at its place; ``keys`` describes the whole document, and
     ``note`` says where else the key is known.
@@ -102,7 +94,9 @@ def unknown_key(where: Where, keys: Keys, note: str = "") -> str:
     here = keys.below(where[:-1])
     known = list(here.known) if here else []
     elsewhere = [path for path in keys.paths() if path[-1] == key]
-    meant = show(elsewhere[0]) if len(elsewhere) == 1 else None if note else nearest(key, known)
+    meant = (
+        show(elsewhere[0]) if len(elsewhere) == 1 else None if note else next(iter(alike(key, known)), None)
+    )
     hint = f" Did you mean '{meant}'?" if meant else f" {note}".rstrip()
     return f"{show(where)} is not a known key.{hint} Known keys here: {', '.join(known)}."
 

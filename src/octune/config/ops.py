@@ -8,13 +8,12 @@ A key that matches no op is an error that lists the nearest names; it is never i
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 
 from octune.config.fields import is_pattern
 from octune.config.schema import OpOptions, TensorOptions
-from octune.errors import ConfigError
+from octune.errors import ConfigError, nearest
 
 
 def match_ops(patterns: Mapping[str, OpOptions], names: Iterable[str]) -> dict[str, OpOptions]:
@@ -57,11 +56,6 @@ def _over(earlier: TensorOptions, later: TensorOptions) -> TensorOptions:
 
 def _nothing_matches(key: str, names: list[str]) -> str:
     kind = "as a regular expression it matches no whole op name" if is_pattern(key) else "no op has this name"
-    # A last part such as MatMul says more than the similarity of letters in a long path.
-    inside = [name for name in names if key.lower() in name.lower()]
-    alike = difflib.get_close_matches(key, names, n=5, cutoff=0.4)
-    nearest = list(dict.fromkeys(inside[:5] + alike))[:5] or names[:5]
-    listed = (
-        f"Nearest names: {', '.join(nearest)}." if nearest else "The model has no ops that can be quantized."
-    )
+    near = nearest(key, names)
+    listed = f"Nearest names: {', '.join(near)}." if near else "The model has no ops that can be quantized."
     return f"quantization.ops: {key!r}: {kind}. {listed}"

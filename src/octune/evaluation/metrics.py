@@ -13,7 +13,6 @@ EvaluationError and is never NaN.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +22,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from octune.errors import ConfigError, EvaluationError
+from octune.errors import ConfigError, EvaluationError, alike
 from octune.evaluation import formulas
 from octune.importing import resolve
 from octune.score import Score
@@ -108,7 +107,7 @@ def get_metric(name: str | MetricFunction | Metric | type[Metric], **options: An
     known = _by_name()
     key = _plain(name)
     if key not in known:
-        near = difflib.get_close_matches(key, known, n=3, cutoff=0.5)
+        near = alike(key, known, 3, 0.5)
         hint = (
             f"Did you mean {' or '.join(repr(known[match][0]) for match in near)}?"
             if near

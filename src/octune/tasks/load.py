@@ -6,12 +6,11 @@ octune.tune(model, calibration=task.calibration, evaluation=task.evaluation, met
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from octune.errors import ConfigError, MissingDependency
+from octune.errors import ConfigError, MissingDependency, alike
 from octune.tasks.batches import TaskData, TaskOptions
 from octune.tasks.glue import GLUE, load_glue, plain_name
 from octune.tasks.squad import SQUAD, load_squad
@@ -59,7 +58,7 @@ def check_task(name: str) -> None:
     key = plain_name(name)
     if key in SQUAD or key in GLUE or key.startswith(("mnli", "sst")):
         return
-    near = difflib.get_close_matches(key, [*GLUE, *SQUAD], n=3, cutoff=0.5)
+    near = alike(key, [*GLUE, *SQUAD], cutoff=0.5)
     raise ConfigError(
         f"Unknown task {name!r}. {f'Did you mean {near[0]!r}? ' if near else ''}Expected one of: "
         f"{', '.join(task_names())}."

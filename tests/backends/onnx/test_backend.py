@@ -275,7 +275,7 @@ def test_a_saved_model_runs_in_a_process_of_its_own(
     model = backend.apply(plan, ranges)
     backend.writer()(model, tmp_path)
     feed = backend.split(tokens[0])[0]
-    np.savez(tmp_path / "feed.npz", **feed.arrays)
+    np.savez(tmp_path / "feed.npz", **feed.kwargs)
     code = (
         "import numpy as np, onnxruntime as ort; f = dict(np.load('feed.npz'));"
         "np.save('out.npy', ort.InferenceSession('model.onnx', providers=['CPUExecutionProvider']).run(None, "
@@ -341,7 +341,7 @@ def test_forms_of_batches(backend: OnnxBackend) -> None:
     ):
         feed, got = backend.split(batch)
         assert got == label
-        assert {name: array.dtype for name, array in feed.arrays.items()} == {
+        assert {name: array.dtype for name, array in feed.kwargs.items()} == {
             "input_ids": np.int64,
             "attention_mask": np.int64,
         }
@@ -352,10 +352,10 @@ def test_forms_of_batches(backend: OnnxBackend) -> None:
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        ({"input_ids": np.ones((1, 2))}, "also needs attention_mask"),
+        ({"input_ids": np.ones((1, 2))}, "attention_mask is missing"),
         ((), "empty tuple"),
-        ((1, 2, 3, 4), "tuple of 4"),
-        (np.ones((1, 2)), "Give a dict"),
+        ((1, 2, 3, 4), "Tried as inputs: 4 given, 2 expected; as inputs and a label at the end: 3 given"),
+        (np.ones((1, 2)), "as one array: 1 given, 2 expected"),
         ({"input_ids": ["some text"], "attention_mask": [1]}, "tokenize text first"),
     ],
 )
@@ -384,9 +384,9 @@ def test_a_fixed_batch_size_is_kept() -> None:
 def test_the_first_call_is_captured(backend: OnnxBackend, tokens: list[Any]) -> None:
     model = backend.fp32_model()
     with backend.capture(model) as seen:
-        model.run(["logits"], backend.split(tokens[1])[0].arrays)
-        model.run(None, backend.split(tokens[0])[0].arrays)
-    assert np.array_equal(seen[0].arrays["input_ids"], tokens[1][0]["input_ids"])
+        model.run(["logits"], backend.split(tokens[1])[0].kwargs)
+        model.run(None, backend.split(tokens[0])[0].kwargs)
+    assert np.array_equal(seen[0].kwargs["input_ids"], tokens[1][0]["input_ids"])
 
 
 def test_names_of_other_tensors_are_refused() -> None:

@@ -18,7 +18,6 @@ from octune.backends import Settings, backend_for
 from octune.backends.tensorflow.backend import TensorFlowBackend
 from octune.backends.tensorflow.model.freeze import as_graph
 from octune.backends.tensorflow.probe import checking, verify
-from octune.backends.tensorflow.probe.watching import real_rows
 from octune.calibration import collect
 from octune.errors import ConfigError, DataError, ModelError, PlanError
 from octune.harm import probe
@@ -306,14 +305,6 @@ def test_padding_is_not_observed() -> None:
     assert collect(backend, [inputs], 2)["first"].high < 100
     inputs, _ = backend.split({"input_ids": ids, "input_mask": np.ones_like(ids)})
     assert collect(backend, [inputs], 2)["first"].high == 1000
-
-
-def test_what_counts_as_rows_of_tokens() -> None:
-    mask = np.array([[True, False], [True, True]])
-    assert real_rows(np.zeros((2, 2, 3)), mask).shape == (3, 3)  # type: ignore[union-attr]
-    assert real_rows(np.zeros((4, 3)), mask).shape == (3, 3)  # type: ignore[union-attr]
-    assert real_rows(np.zeros((2, 3)), mask) is None
-    assert real_rows(np.zeros((4, 3)), None) is None
 
 
 def test_an_error_of_the_visitor_is_raised_as_it_is() -> None:

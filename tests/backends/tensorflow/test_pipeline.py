@@ -10,11 +10,11 @@ import pytest
 import tensorflow as tf
 
 from octune.backends.base import Settings
-from octune.backends.tensorflow.batches import Feed, Inputs, Slot, Splitter, find_mask
+from octune.backends.batches import Fitting, Slot
 from octune.backends.tensorflow.graph.sessions import Sessions
 from octune.backends.tensorflow.model.freeze import as_graph
 from octune.backends.tensorflow.model.kinds import take
-from octune.backends.tensorflow.model.pipeline import Pipeline
+from octune.backends.tensorflow.model.pipeline import Feed, Pipeline
 from octune.errors import DataError
 from tests.backends.tensorflow import subjects
 from tests.backends.tensorflow.subjects import PIPELINE, digits, v1
@@ -27,12 +27,12 @@ def pipeline() -> Pipeline:
     return found
 
 
-def splitter(settings: Settings = PIPELINE) -> Splitter:
-    return Splitter(take(subjects.pipeline_graph(), settings).slots(), strict=True)
+def splitter(settings: Settings = PIPELINE) -> Fitting:
+    return Fitting(take(subjects.pipeline_graph(), settings).slots(), strict=True)
 
 
 def feed(path: Path, images: int = 20, size: int = 8) -> Feed:
-    return Feed(splitter()((subjects.records(path, digits().test[:images]), size))[0])
+    return Feed(splitter()((subjects.records(path, digits().test[:images]), size))[0].kwargs)
 
 
 def test_a_graph_without_an_iterator_has_no_pipeline() -> None:
@@ -52,9 +52,9 @@ def test_the_iterator_gives_its_batches_one_by_one(pipeline: Pipeline, tmp_path:
     batches = list(pipeline.batches(feed(tmp_path / "a.tfrecord")))
     assert [batch.batch_size for batch in batches] == [8, 8, 4]
     np.testing.assert_array_equal(
-        np.concatenate([batch.values["IteratorGetNext:0"] for batch in batches]), digits().test[:20]
+        np.concatenate([batch.kwargs["IteratorGetNext:0"] for batch in batches]), digits().test[:20]
     )
-    np.testing.assert_array_equal(batches[2].values["IteratorGetNext:1"], np.arange(16, 20))
+    np.testing.assert_array_equal(batches[2].kwargs["IteratorGetNext:1"], np.arange(16, 20))
 
 
 def test_a_batch_that_was_read_can_be_fed_again(pipeline: Pipeline, tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_batch_that_was_read_can_be_fed_again(pipeline: Pipeline, tmp_path: Pa
     graph, sessions = as_graph(pipeline.frozen.graph_def), Sessions()
     fetches = dict(pipeline.frozen.outputs)
     whole = pipeline.run(graph, sessions, fetches, started)
-    parts = [sessions.run(graph, fetches, batch.values) for batch in pipeline.batches(started)]
+    parts = [sessions.run(graph, fetches, batch.kwargs) for batch in pipeline.batches(started)]
     assert whole["logits"].shape == (20, 10)
     for name in fetches:
         np.testing.assert_allclose(
@@ -104,17 +104,17 @@ def test_placeholders_that_the_model_reads_itself_are_fed_with_every_batch(tmp_p
         "scale:0": np.float32(2),
     }
     batches = list(found.batches(Feed(values)))
-    assert all(batch.values["scale:0"] == 2 for batch in batches)
+    assert all(batch.kwargs["scale:0"] == 2 for batch in batches)
     assert found.run(graph, Sessions(), dict(frozen.outputs), Feed(values))["scaled"].shape == (6, 10)
 
 
 def test_files_that_cannot_be_read_are_an_error(pipeline: Pipeline, tmp_path: Path) -> None:
-    missing = Feed(splitter()((str(tmp_path / "missing"), 8))[0])
+    missing = Feed(splitter()((str(tmp_path / "missing"), 8))[0].kwargs)
     with pytest.raises(DataError, match="missing"):
         list(pipeline.batches(missing))
     (tmp_path / "text").write_text("this is no TFRecord file, and long enough to have a header")
     with pytest.raises(DataError, match="cannot read its data"):
-        list(pipeline.batches(Feed(splitter()((str(tmp_path / "text"), 8))[0])))
+        list(pipeline.batches(Feed(splitter()((str(tmp_path / "text"), 8))[0].kwargs)))
     with pytest.raises(DataError, match="gave no batch"):
         pipeline.run(
             as_graph(pipeline.frozen.graph_def),
@@ -145,7 +145,7 @@ def test_files_that_cannot_be_read_are_an_error(pipeline: Pipeline, tmp_path: Pa
     ids=repr,
 )
 def test_a_file_and_a_batch_size_in_all_the_forms_that_data_loaders_make(batch: Any) -> None:
-    values, _ = splitter()(batch)
+    values = splitter()(batch)[0].kwargs
     assert values["input_file:0"].item() in ("file", b"file")
     assert values["batch_size:0"] == 8
     assert values["batch_size:0"].dtype == np.int64
@@ -170,7 +170,10 @@ def test_feeds_that_the_graph_has_no_placeholder_for_are_an_error(batch: Any, me
 
 # -- batches in general --------------------------------------------------------------------------------------
 
-TOKENS = (Slot("ids", "ids:0", tf.int32, (None, None)), Slot("mask", "mask:0", tf.int32, (None, None)))
+TOKENS = (
+    Slot("ids", "ids:0", np.dtype("int32"), (None, None)),
+    Slot("mask", "mask:0", np.dtype("int32"), (None, None)),
+)
 ids, ones, labels = np.arange(12).reshape(3, 4), np.ones((3, 4)).astype(int), np.array([0, 1, 0])
 
 
@@ -188,7 +191,8 @@ ids, ones, labels = np.arange(12).reshape(3, 4), np.ones((3, 4)).astype(int), np
     ids=["whole", "pair", "lists", "label last", "dict", "dict with labels", "tensor and list"],
 )
 def test_inputs_and_labels_are_told_apart(batch: Any, label: Any) -> None:
-    values, found = Splitter(TOKENS, strict=True)(batch)
+    inputs, found = Fitting(TOKENS, strict=True)(batch)
+    values = inputs.kwargs
     np.testing.assert_array_equal(values["ids:0"], ids)
     np.testing.assert_array_equal(values["mask:0"], ones)
     assert all(array.dtype == np.int32 for array in values.values())
@@ -196,7 +200,7 @@ def test_inputs_and_labels_are_told_apart(batch: Any, label: Any) -> None:
 
 
 def test_a_single_input_may_be_an_array_or_a_nested_list() -> None:
-    single = Splitter([Slot("x", "x:0", tf.float32, (None, 4))], strict=True)
+    single = Fitting([Slot("x", "x:0", np.dtype("float32"), (None, 4))], strict=True)
     for batch, label in (
         (ids, None),
         (ids.tolist(), None),
@@ -204,7 +208,8 @@ def test_a_single_input_may_be_an_array_or_a_nested_list() -> None:
         ([ids], None),
         ((ids.astype(float), None), None),
     ):
-        values, found = single(batch)
+        inputs, found = single(batch)
+        values = inputs.kwargs
         np.testing.assert_array_equal(values["x:0"], ids)
         assert values["x:0"].dtype == np.float32
         assert found is label
@@ -212,28 +217,7 @@ def test_a_single_input_may_be_an_array_or_a_nested_list() -> None:
         single(ids[:, :3])
 
 
-def test_keys_that_a_model_with_a_signature_does_not_take_are_left_out() -> None:
-    batch = {"ids": ids, "mask": ones, "token_type_ids": ones}
-    assert set(Splitter(TOKENS, strict=False)(batch)[0]) == {"ids:0", "mask:0"}
-    with pytest.raises(DataError, match="token_type_ids"):
-        Splitter(TOKENS, strict=True)(batch)
-
-
-def test_inputs_are_cut_and_repeated() -> None:
-    inputs = Inputs({"ids:0": ids, "scale:0": np.float32(2)}, ones.astype(bool))
-    assert inputs.batch_size == 3
-    np.testing.assert_array_equal(inputs.resized(5).values["ids:0"], ids[[0, 1, 2, 0, 1]])
-    assert inputs.resized(1).values["scale:0"] == 2
-    assert inputs.resized(2).mask is not None
-    assert inputs.resized(2).mask.shape == (2, 4)  # type: ignore[union-attr]
-
-
 # -- padding -------------------------------------------------------------------------------------------------
-
-
-def test_masks_are_known_by_name() -> None:
-    assert find_mask([("ids", ids), ("bert/input_mask:0", ones)]) is not None
-    assert find_mask([("ids", ids)]) is None
 
 
 def test_the_mask_of_a_pipeline_is_known_by_its_looks(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from octune.backends import Settings
+from octune.backends.batches import Inputs
 from octune.backends.torch import TorchBackend
-from octune.backends.torch.batches import Call
 from octune.backends.torch.compiled import CompiledModel, Signature, compile_model, dynamic_dims, export
 from octune.backends.torch.layers import Int8Conv2d
 from octune.backends.torch.lowering import lower
@@ -27,7 +27,7 @@ from tests.backends.torch.models import image_batches, small_cnn, tiny_bert, tok
 needs_compiler = pytest.mark.skipif(probe_machine().compiler is None, reason="needs a C++ compiler (g++)")
 
 
-def prepared(model: nn.Module, batches: list[Any]) -> tuple[TorchBackend, Ranges, nn.Module, Call]:
+def prepared(model: nn.Module, batches: list[Any]) -> tuple[TorchBackend, Ranges, nn.Module, Inputs]:
     backend = TorchBackend(model, Settings())
     ranges = calibrated(backend, batches)
     return backend, ranges, backend.apply(int8_plan(backend, ranges), ranges), backend.split(batches[0])[0]
@@ -92,7 +92,7 @@ def test_a_shortcut_that_is_a_convolution_gives_uint8_and_pooling_takes_it() -> 
 
 def test_signature_knows_which_calls_it_was_made_for() -> None:
     ids = torch.zeros(2, 7, dtype=torch.long)
-    signature = Signature.of(Call(kwargs={"input_ids": ids, "attention_mask": ids}), dynamic_dims)
+    signature = Signature.of(Inputs(kwargs={"input_ids": ids, "attention_mask": ids}), dynamic_dims)
     assert Signature.from_json(signature.to_json()) == signature
     other = torch.zeros(5, 3, dtype=torch.long)
     assert signature.matches((), {"input_ids": other, "attention_mask": other, "token_type_ids": None})
@@ -100,7 +100,7 @@ def test_signature_knows_which_calls_it_was_made_for() -> None:
     assert not signature.matches((other,), {"attention_mask": other})
     assert not signature.matches((), {"input_ids": other.int(), "attention_mask": other})
     assert not signature.matches((), {"input_ids": other[0], "attention_mask": other})
-    image = Signature.of(Call((torch.zeros(2, 3, 8, 8),)), dynamic_dims)
+    image = Signature.of(Inputs((torch.zeros(2, 3, 8, 8),)), dynamic_dims)
     assert image.matches((torch.zeros(9, 3, 8, 8),), {})
     assert not image.matches((torch.zeros(9, 3, 4, 4),), {})
 
@@ -176,7 +176,7 @@ def test_a_cnn_flows_in_int8_from_layer_to_layer() -> None:
     ), matched
     wanted, got = backend.run(int8, call)["output"], backend.run(compiled, call)["output"]
     assert np.abs(wanted - got).mean() < 0.1 * wanted.std()
-    channels_last = Call((call.args[0].contiguous(memory_format=torch.channels_last),))
+    channels_last = Inputs((call.args[0].contiguous(memory_format=torch.channels_last),))
     np.testing.assert_array_equal(backend.run(compiled, channels_last)["output"], got)
 
 
@@ -205,4 +205,4 @@ def test_a_model_that_cannot_be_exported_says_why() -> None:
             return self.layer(x) if float(x.sum()) > 0 else x
 
     with pytest.raises(UnsupportedError, match="cannot be exported"):
-        export(Branching().eval(), Call((torch.ones(2, 4),)))
+        export(Branching().eval(), Inputs((torch.ones(2, 4),)))

@@ -14,7 +14,7 @@ from torch import nn
 
 import octune
 from octune.backends import Settings, backend_for
-from octune.backends.torch.batches import Splitter
+from octune.backends.torch.batches import Trying
 from octune.errors import ModelError
 from octune.plan import Plan, Scheme
 from tests.backends.contract import calibrated, int8_plan
@@ -145,12 +145,12 @@ def test_inputs_inside_lists_and_dicts_are_cast_too() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_floats_of_any_width_reach_the_model_as_float32(dtype: str) -> None:
-    split = Splitter(network())
+    split = Trying(network())
     for batch in (rows().to(getattr(torch, dtype)), rows().numpy().astype(dtype)):
         assert split(batch)[0].args[0].dtype is torch.float32
 
 
 def test_whole_numbers_keep_their_type() -> None:
-    split = Splitter(nn.Embedding(8, 4))
+    split = Trying(nn.Embedding(8, 4))
     for batch in (torch.arange(4), np.arange(4)):
         assert split(batch)[0].args[0].dtype is torch.int64

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from octune.backends import Settings
+from octune.backends.batches import Inputs
 from octune.backends.torch import TorchBackend
-from octune.backends.torch.batches import Call
 from octune.backends.torch.compiled import export
 from octune.errors import ModelError
 from tests.backends.contract import calibrated, int8_plan
@@ -41,7 +41,7 @@ def test_a_program_of_a_bert_is_quantized_under_its_old_names(tmp_path: Path) ->
 
 def test_a_program_of_a_cnn_has_its_batchnorms_folded(tmp_path: Path) -> None:
     model, batches = small_cnn(), image_batches()
-    program, _ = export(model, Call((batches[0][0],)))
+    program, _ = export(model, Inputs((batches[0][0],)))
     torch.export.save(program, tmp_path / "model.pt2")
     backend = TorchBackend(TorchBackend.open(str(tmp_path / "model.pt2")), Settings())
     calibrated(backend, batches)

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from octune.backends.base import Backend, Finalist, Outputs, SelfTest, Settings, Visit, Writer
+from octune.backends.base import Backend, Finalist, Outputs, SelfTest, Settings, Visit, Writer, notes_on
+from octune.backends.batches import Fitting, Inputs
 from octune.backends.onnx import storage
 from octune.backends.onnx.alone import alone
-from octune.backends.onnx.batches import Feed, Splitter
 from octune.backends.onnx.discover import discover
 from octune.backends.onnx.doctor import self_test
 from octune.backends.onnx.edit import Edit
@@ -25,7 +25,7 @@ from octune.backends.onnx.local import LocalErrors
 from octune.backends.onnx.observe import Taps
 from octune.backends.onnx.runtimes import ONNX_RUNTIME, RUNTIMES, OnnxModel, Runtime, outputs_by_name
 from octune.backends.onnx.smooth import Smoother
-from octune.backends.onnx.source import batch_is_free, counted, inferred, input_types, open_model
+from octune.backends.onnx.source import batch_is_free, counted, inferred, input_slots, open_model
 from octune.backends.onnx.weights import WeightStore
 from octune.calibration import Ranges
 from octune.errors import DataError, ModelError, UnsupportedError, summary
@@ -59,7 +59,7 @@ class OnnxBackend(Backend):
         self._check_names(settings)
         self._found = discover(self._view)
         self._smoother = Smoother(self._view, self._found)
-        self._splitter = Splitter(input_types(self._view.model))
+        self._splitter = Fitting(input_slots(self._view.model))
         self._splits = batch_is_free(self._view.model)
         self._fp32 = ONNX_RUNTIME.build(self._view.model, self._threads)
         self._note_ops()
@@ -82,12 +82,7 @@ class OnnxBackend(Backend):
                 self._notes.append(
                     f"{node.name} ({node.op_type}): {len(inside)} ops in the graphs inside it stay fp32"
                 )
-        self._notes += [f"{item.op.name}: {item.op.note}" for item in self._found if item.op.note]
-        if not any(item.op.can("int8") for item in self._found):
-            self._notes.append(
-                "the model has no op that can be quantized (MatMul, Gemm, Conv, ConvTranspose, Gather on a "
-                "table)"
-            )
+        self._notes += notes_on(self.ops(), "MatMul, Gemm, Conv, ConvTranspose, Gather on a table")
 
     # -- what is there ---------------------------------------------------------------------------------------
 
@@ -101,18 +96,18 @@ class OnnxBackend(Backend):
     def ops(self) -> tuple[Op, ...]:
         return tuple(item.op for item in self._found)
 
-    def split(self, batch: Any) -> tuple[Feed, Any]:
+    def split(self, batch: Any) -> tuple[Inputs, Any]:
         return self._splitter(batch)
 
-    def batch_size(self, inputs: Feed) -> int:
+    def batch_size(self, inputs: Inputs) -> int:
         return inputs.batch_size
 
-    def resized(self, inputs: Feed, samples: int) -> Feed:
+    def resized(self, inputs: Inputs, samples: int) -> Inputs:
         return inputs.resized(samples) if self._splits else inputs
 
     # -- look ------------------------------------------------------------------------------------------------
 
-    def observe(self, batches: Iterable[Feed], visit: Visit) -> None:
+    def observe(self, batches: Iterable[Inputs], visit: Visit) -> None:
         taps = Taps(self._view, self._found, self._threads, splits=self._splits)
         for feed in batches:
             try:
@@ -124,7 +119,7 @@ class OnnxBackend(Backend):
                 ) from error
 
     def harm(
-        self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Feed]
+        self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Inputs]
     ) -> dict[tuple[str, Scheme], float]:
         found = {item.op.name: item for item in self._found}
         errors = LocalErrors(self._store, self._smoother, ranges, self._threads)
@@ -145,16 +140,16 @@ class OnnxBackend(Backend):
     def apply(self, plan: Plan, ranges: Ranges) -> OnnxModel:
         return ONNX_RUNTIME.build(self._graph(plan, ranges, ONNX_RUNTIME), self._threads)
 
-    def run(self, model: OnnxModel, inputs: Feed) -> Outputs:
+    def run(self, model: OnnxModel, inputs: Inputs) -> Outputs:
         try:
-            values = model.run(None, inputs.arrays)
+            values = model.run(None, inputs.kwargs)
         except Exception as error:
             raise DataError(
                 f"The model cannot be run on the data: {type(error).__name__}: {summary(error)}"
             ) from error
         return outputs_by_name((port.name for port in model.get_outputs()), values)
 
-    def finalists(self, plan: Plan, ranges: Ranges, inputs: Feed) -> Iterator[Finalist]:
+    def finalists(self, plan: Plan, ranges: Ranges, inputs: Inputs) -> Iterator[Finalist]:
         for runtime in RUNTIMES[1:]:
             if not runtime.installed():
                 note = f"{runtime.title} is not installed, so it was not tried. pip install 'octune[onnx]'"
@@ -165,9 +160,9 @@ class OnnxBackend(Backend):
             yield Finalist(runtime.name, model)
 
     @contextlib.contextmanager
-    def capture(self, model: OnnxModel) -> Iterator[list[Feed]]:
+    def capture(self, model: OnnxModel) -> Iterator[list[Inputs]]:
         calls: list[Any] = []
-        seen: list[Feed] = []
+        seen: list[Inputs] = []
         model.seen = calls
         try:
             yield seen

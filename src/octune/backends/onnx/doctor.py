@@ -39,7 +39,7 @@ def self_test(backend_of: Callable[[ModelProto], Backend]) -> SelfTest:
         models[f"int8 static, {finalist.form}"] = finalist.model
 
     def call(model: Any) -> Callable[[], object]:
-        return lambda: model.run(None, feed.arrays)
+        return lambda: model.run(None, feed.kwargs)
 
     times = interleaved({name: call(model) for name, model in models.items()}, warmup=5, iterations=30)
     return SelfTest(

@@ -57,11 +57,11 @@ def is_tensorflow(model: Any) -> bool:
 def _exported(model: Any, batch: Any) -> tuple[ModelProto, dict[str, Any], dict[str, Any]]:
     import torch
 
-    from octune.backends.torch.batches import Splitter, named_outputs
+    from octune.backends.torch.batches import Trying, named_outputs
     from octune.backends.torch.copying import private_copy
 
     copied, _ = private_copy(model)
-    call, _ = Splitter(copied)(batch)
+    call, _ = Trying(copied)(batch)
     written_out: Any = getattr(copied, "set_attn_implementation", None)
     if written_out is not None:  # attention in single steps is what runtimes know how to fuse
         written_out("eager")

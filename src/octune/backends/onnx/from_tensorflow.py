@@ -19,6 +19,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto
 
 from octune.backends.base import Settings
+from octune.backends.batches import Fitting
 from octune.backends.onnx.graph import subgraphs
 from octune.errors import UnsupportedError, summary
 
@@ -40,7 +41,6 @@ def from_tensorflow(
             "model.target is onnx, and the model is TensorFlow's: tf2onnx converts it, and is not installed. "
             f"pip install tf2onnx, {LEAVE_OUT}"
         ) from error
-    from octune.backends.tensorflow.batches import Splitter
     from octune.backends.tensorflow.graph.sessions import new_session
     from octune.backends.tensorflow.model.freeze import as_graph
     from octune.backends.tensorflow.model.kinds import take
@@ -55,9 +55,9 @@ def from_tensorflow(
             f"Give a graph that takes tensors, {LEAVE_OUT}"
         )
     _check_memory(sum(node.attr["value"].ByteSize() for node in frozen.graph_def.node if node.op == "Const"))
-    values, _ = Splitter(taken.slots(), strict=taken.form.kind == "graph")(batch)
+    values = Fitting(taken.slots(), strict=taken.form.kind == "graph")(batch)[0].kwargs
     with new_session(as_graph(frozen.graph_def), settings.threads, optimized=False) as session:
-        wanted = session.run(dict(frozen.outputs), values)
+        wanted = session.run(dict(frozen.outputs), dict(values))
     with _silent():
         try:
             made, _ = tf2onnx.convert.from_graph_def(

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from octune.backends.onnx.batches import Feed
+from octune.backends.batches import Inputs
 from octune.backends.onnx.discover import Found
 from octune.backends.onnx.graph import Array, View
 from octune.backends.onnx.insert import site_of
@@ -47,7 +47,7 @@ def first_order_harm(
     view: View,
     found: Mapping[str, Found],
     candidates: Mapping[str, Sequence[Scheme]],
-    feeds: Sequence[Feed],
+    feeds: Sequence[Inputs],
     errors: LocalErrors,
     threads: int | None,
     *,
@@ -67,8 +67,8 @@ def first_order_harm(
     inner = sorted({*tensors, *pushes.needed, *view.outputs} - set(view.inputs))
     taps = session(tapped(view, inner)[0], threads)
 
-    def look(feed: Feed) -> dict[str, Array]:
-        return dict(zip(inner, taps.run(inner, dict(feed.arrays)), strict=True)) | dict(feed.arrays)
+    def look(feed: Inputs) -> dict[str, Array]:
+        return dict(zip(inner, taps.run(inner, dict(feed.kwargs)), strict=True)) | dict(feed.kwargs)
 
     values: Harms = {}
     feeds = _affordable(feeds, look, items) if splits else feeds[:1]
@@ -139,8 +139,8 @@ def _unit(y: Array, channel_axis: int) -> Array:
 
 
 def _affordable(
-    feeds: Sequence[Feed], look: Callable[[Feed], Mapping[str, Array]], items: Sequence[Found]
-) -> list[Feed]:
+    feeds: Sequence[Inputs], look: Callable[[Inputs], Mapping[str, Array]], items: Sequence[Found]
+) -> list[Inputs]:
     """As many samples as all pushes have time for: one for each op, through half of the graph on average."""
     seen = look(feeds[0].resized(1))
     sample = sum(
@@ -148,7 +148,7 @@ def _affordable(
         for item in items
     )
     rows = int(np.clip(PRODUCTS / max(0.5 * len(items) * sample, 1.0), ROWS[0], ROWS[-1]))
-    kept: list[Feed] = []
+    kept: list[Inputs] = []
     for feed in feeds:
         if rows > 0:
             kept.append(feed.resized(min(rows, feed.batch_size)))

@@ -14,7 +14,7 @@ import onnxruntime as ort
 from onnx import ValueInfoProto
 
 from octune.backends.base import OUTPUT, B, Visit
-from octune.backends.onnx.batches import Feed
+from octune.backends.batches import Inputs, real_rows
 from octune.backends.onnx.discover import Found
 from octune.backends.onnx.edit import Edit
 from octune.backends.onnx.graph import Model, View
@@ -67,22 +67,21 @@ class Taps:
         self._session: ort.InferenceSession = session(graph, threads)
         self._rows: float | None = None
 
-    def show(self, feed: Feed, visit: Visit) -> None:
+    def show(self, feed: Inputs, visit: Visit) -> None:
         """One batch, in parts that fit."""
         left = feed
         if self._rows is None and self._splits and feed.batch_size > 1:
-            first, left = feed.resized(1), _without_first(feed)
+            first, left = feed.resized(1), feed.rows(slice(1, None))
             self._rows = max(1.0, LIMIT / max(self._run(first, visit), 1))
         for part in left.parts(int(self._rows or left.batch_size)):
             self._run(part, visit)
 
-    def _run(self, feed: Feed, visit: Visit) -> int:
+    def _run(self, feed: Inputs, visit: Visit) -> int:
         """Run, visit, and return the bytes of what was visited."""
         wanted = [*self._tensors, *self._shapes.values()]
         # No names would mean all outputs; then everything to be seen is an input.
-        made = self._session.run(wanted, dict(feed.arrays)) if wanted else []
-        values = dict(zip(wanted, made, strict=True)) | dict(feed.arrays)
-        mask = feed.mask()
+        made = self._session.run(wanted, dict(feed.kwargs)) if wanted else []
+        values = dict(zip(wanted, made, strict=True)) | dict(feed.kwargs)
         for name, tensor, shaped, item in self._visits:
             array = values[tensor]
             shape = (
@@ -92,9 +91,8 @@ class Taps:
             )
             if item.op.kind == "embedding" or array.dtype.kind != "f":
                 visit(name, None, shape=shape)
-            elif mask is not None and array.shape[:-1] == mask.shape:
-                # Padding is not data: what it does to a range says nothing about real tokens.
-                visit(name, array[mask], shape=shape)
+            elif (real := real_rows(array, feed.mask)) is not None:
+                visit(name, real, shape=shape)
             else:
                 visit(name, array, shape=shape, channel_axis=item.channel_axis)
         return sum(values[name].nbytes for name in self._tensors)
@@ -105,8 +103,3 @@ def activated(view: View, item: Found) -> str:
     reader = view.only_reader(item.output)
     fused = reader is not None and view.nodes[reader].op_type in ("Relu", "Clip")
     return view.nodes[reader].output[0] if fused and reader is not None else item.output
-
-
-def _without_first(feed: Feed) -> Feed:
-    size = feed.batch_size
-    return Feed({name: a[1:] if a.ndim and len(a) == size else a for name, a in feed.arrays.items()})

@@ -27,6 +27,7 @@ from onnx import (
 )
 from onnx.inliner import inline_local_functions
 
+from octune.backends.batches import Slot
 from octune.backends.onnx.batchnorm import fold_batchnorms
 from octune.backends.onnx.constants import fold_constants
 from octune.backends.onnx.graph import Array, Model, View, subgraphs, unused
@@ -243,13 +244,19 @@ def inferred(model: Model) -> Iterator[ValueInfoProto]:
     yield from (*proto.graph.value_info, *proto.graph.input, *proto.graph.output)
 
 
-def input_types(model: Model) -> dict[str, Any]:
-    """The numpy type of every input of the model."""
-    return {
-        item.name: helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)
+def input_slots(model: Model) -> list[Slot]:
+    """Every input of the model: name, type and shape."""
+    return [
+        Slot(item.name, item.name, helper.tensor_dtype_to_np_dtype(kind.elem_type), _free_shape(kind))
         for item in model.proto.graph.input
-        if item.type.HasField("tensor_type") and item.type.tensor_type.elem_type
-    }
+        if (kind := item.type.tensor_type).elem_type
+    ]
+
+
+def _free_shape(kind: Any) -> tuple[int | None, ...] | None:
+    if not kind.HasField("shape"):
+        return None
+    return tuple(dim.dim_value if dim.dim_value > 0 else None for dim in kind.shape.dim)
 
 
 def counted(graph: GraphProto, kinds: set[str]) -> Iterator[NodeProto]:

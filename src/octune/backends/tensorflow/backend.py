@@ -16,17 +16,17 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.util import _pywrap_util_port
 
-from octune.backends.base import Backend, Finalist, Outputs, SelfTest, Settings, Visit, Writer
-from octune.backends.tensorflow.batches import Feed, Inputs, Splitter, find_mask
+from octune.backends.base import Backend, Finalist, Outputs, SelfTest, Settings, Visit, Writer, notes_on
+from octune.backends.batches import Fitting, Inputs
 from octune.backends.tensorflow.doctor import self_test
 from octune.backends.tensorflow.graph.sessions import Sessions, new_session, set_threads
 from octune.backends.tensorflow.int8.rewrite import Rewriter
 from octune.backends.tensorflow.int8.support import support
 from octune.backends.tensorflow.model import storage
-from octune.backends.tensorflow.model.callables import GraphCallable, as_tensor, call_shaped
+from octune.backends.tensorflow.model.callables import GraphCallable, call_shaped
 from octune.backends.tensorflow.model.freeze import as_graph
 from octune.backends.tensorflow.model.kinds import is_model, take
-from octune.backends.tensorflow.model.pipeline import Pipeline
+from octune.backends.tensorflow.model.pipeline import Feed, Pipeline
 from octune.backends.tensorflow.model.sources import open_model
 from octune.backends.tensorflow.probe.checking import disagreements
 from octune.backends.tensorflow.probe.harm import first_order_harm
@@ -63,18 +63,14 @@ class TensorFlowBackend(Backend):
         self._sessions = Sessions(settings.threads)
         self._slots = taken.slots()
         self._pipeline = Pipeline.of(self._frozen)
-        self._splitter = Splitter(self._slots, strict=self._form.kind == "graph")
+        self._splitter = Fitting(self._slots, strict=self._form.kind == "graph")
         self._rewriter = Rewriter(self._frozen, limit=self.limit)
         self._refused: dict[tuple[str, Mode | None, bool], str] = {}  # by op, mode, and whether repaired
         self._watcher: Watcher | None = None
-        ops = self._rewriter.ops()
-        self._notes.extend(f"{op.name}: {op.note}" for op in ops if op.note and len(op.schemes) > 1)
         if support().why:
             self._notes.append(support().why)
-        if not any(op.can("int8") for op in ops):
-            self._notes.append(
-                "the model has no op that can be quantized (MatMul, Einsum or Conv2D with constant weights)"
-            )
+        open_ops = [op for op in self._rewriter.ops() if len(op.schemes) > 1]
+        self._notes += notes_on(open_ops, "MatMul, Einsum or Conv2D with constant weights")
 
     # -- what is there ---------------------------------------------------------------------------------------
 
@@ -109,8 +105,9 @@ class TensorFlowBackend(Backend):
     def split(self, batch: Any) -> tuple[Inputs | Feed, Any]:
         if isinstance(batch, Inputs | Feed):
             return batch, None
-        values, label = self._splitter(batch)
-        return (Feed(values) if self._pipeline is not None else self._inputs(values)), label
+        # A graph that reads its own data takes nothing, whatever it is given.
+        inputs, label = self._splitter(batch) if self._slots else (Inputs(), None)
+        return (inputs if self._pipeline is None else Feed(inputs.kwargs)), label
 
     def parts(self, inputs: Inputs | Feed) -> Iterator[Inputs]:
         if isinstance(inputs, Inputs):
@@ -123,9 +120,6 @@ class TensorFlowBackend(Backend):
 
     def resized(self, inputs: Inputs | Feed, samples: int) -> Inputs:
         return next(self.parts(inputs)).resized(samples)
-
-    def _inputs(self, values: Mapping[str, Any]) -> Inputs:
-        return Inputs(values, find_mask((slot.name, values[slot.tensor]) for slot in self._slots))
 
     # -- look ------------------------------------------------------------------------------------------------
 
@@ -214,17 +208,18 @@ class TensorFlowBackend(Backend):
                 raise DataError("The graph has no iterator that these inputs could start.")
             return self._pipeline.run(model, self._sessions, self._form.outputs, inputs)
         if isinstance(model, tf.Graph):
-            return self._sessions.run(model, self._form.outputs, inputs.values)
-        named = {slot.name: inputs.values[slot.tensor] for slot in self._slots}
+            return self._sessions.run(model, self._form.outputs, inputs.kwargs)
+        named = {slot.name: inputs.kwargs[slot.tensor] for slot in self._slots}
         if isinstance(model, GraphCallable):
             results = model.flat(named)
         else:
-            tensors = {slot.name: as_tensor(named[slot.name], slot.dtype) for slot in self._slots}
+            tensors = {name: tf.constant(array) for name, array in named.items()}
             results = call_shaped(model, self._form.takes, self._form.gives, tensors)
         return {name: np.asarray(results[name]) for name in self._form.outputs}
 
     def outputs(self, plan: Plan, ranges: Ranges, batches: Sequence[Inputs | Feed]) -> list[Outputs]:
-        if any(isinstance(inputs, Feed) for inputs in batches):
+        given = [inputs for inputs in batches if isinstance(inputs, Inputs)]
+        if len(given) < len(batches):
             return super().outputs(plan, ranges, batches)
         plan.check(self.ops())
         names = self._form.outputs
@@ -233,7 +228,7 @@ class TensorFlowBackend(Backend):
         with new_session(
             as_graph(self._rewriter.rewrite(plan, ranges)), self._threads, optimized=False
         ) as session:
-            answers = [session.run(list(names.values()), dict(inputs.values)) for inputs in batches]
+            answers = [session.run(list(names.values()), dict(inputs.kwargs)) for inputs in given]
         return [dict(zip(names, map(np.asarray, arrays), strict=True)) for arrays in answers]
 
     @contextmanager

@@ -13,9 +13,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from octune.backends.base import OUTPUT, Backend, Finalist, Outputs, SelfTest, Settings, Visit, Writer
+from octune.backends.base import (
+    OUTPUT,
+    Backend,
+    Finalist,
+    Outputs,
+    SelfTest,
+    Settings,
+    Visit,
+    Writer,
+    notes_on,
+)
+from octune.backends.batches import Inputs, Mask, real_rows
 from octune.backends.torch import storage
-from octune.backends.torch.batches import Call, Splitter, named_outputs, the_input
+from octune.backends.torch.batches import Trying, named_outputs, the_input
 from octune.backends.torch.batchnorm import fold_batchnorms
 from octune.backends.torch.copying import light_copy, private_copy, replace_module
 from octune.backends.torch.discover import Found, discover
@@ -64,15 +75,9 @@ class TorchBackend(Backend):
         # What candidates are made from: the reference, or the reference with BatchNorms folded.
         self._prepared = self._reference
         self._found: list[Found] = discover(self._prepared)
-        self._splitter = Splitter(self._reference)
-        self._example: Call | None = None
-        for found in self._found:
-            if found.op.note:
-                self._notes.append(f"{found.op.name}: {found.op.note}")
-        if not any(found.op.can("int8") for found in self._found):
-            self._notes.append(
-                "the model has no op that can be quantized (Linear, Conv2d, Conv1D, Embedding)"
-            )
+        self._splitter = Trying(self._reference)
+        self._example: Inputs | None = None
+        self._notes += notes_on(self.ops(), "Linear, Conv2d, Conv1D, Embedding")
 
     # -- what is there ---------------------------------------------------------------------------------------
 
@@ -86,22 +91,23 @@ class TorchBackend(Backend):
     def ops(self) -> tuple[Op, ...]:
         return tuple(found.op for found in self._found)
 
-    def split(self, batch: Any) -> tuple[Call, Any]:
+    def split(self, batch: Any) -> tuple[Inputs, Any]:
         return self._splitter(batch)
 
-    def batch_size(self, inputs: Call) -> int:
+    def batch_size(self, inputs: Inputs) -> int:
         return inputs.batch_size
 
-    def resized(self, inputs: Call, samples: int) -> Call:
+    def resized(self, inputs: Inputs, samples: int) -> Inputs:
         return inputs.resized(samples)
 
     # -- look ------------------------------------------------------------------------------------------------
 
-    def observe(self, batches: Iterable[Call], visit: Visit) -> None:
+    def observe(self, batches: Iterable[Inputs], visit: Visit) -> None:
         for call in batches:
-            mask = call.mask()
             handles = [
-                found.module.register_forward_pre_hook(self._watch(found.op, mask, visit), with_kwargs=True)
+                found.module.register_forward_pre_hook(
+                    self._watch(found.op, call.mask, visit), with_kwargs=True
+                )
                 for found in self._found
             ]
             handles += [
@@ -122,7 +128,7 @@ class TorchBackend(Backend):
                 for handle in handles:
                     handle.remove()
 
-    def prepare(self, inputs: Call) -> None:
+    def prepare(self, inputs: Inputs) -> None:
         """Fold BatchNorms, and look at the ops again."""
         self._example = inputs
         try:
@@ -136,22 +142,18 @@ class TorchBackend(Backend):
             self._found = discover(self._prepared)
 
     @staticmethod
-    def _watch(op: Op, mask: torch.Tensor | None, visit: Visit) -> Any:
+    def _watch(op: Op, mask: Mask | None, visit: Visit) -> Any:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             x = the_input(args, kwargs)
             shape = tuple(x.shape)
             if op.kind == "embedding" or not x.is_floating_point():
                 visit(op.name, None, shape=shape)
-            elif mask is not None and x.shape[:-1] == mask.shape:
-                # Padding is not data: what it does to a range says nothing about real tokens.
-                visit(op.name, x[mask].numpy(), shape=shape)
+                return
+            array = x.detach().float().numpy()
+            if (real := real_rows(array, mask)) is not None:
+                visit(op.name, real, shape=shape)
             else:
-                visit(
-                    op.name,
-                    x.detach().float().numpy(),
-                    shape=shape,
-                    channel_axis=1 if op.kind == "conv2d" else -1,
-                )
+                visit(op.name, array, shape=shape, channel_axis=1 if op.kind == "conv2d" else -1)
 
         return hook
 
@@ -168,7 +170,7 @@ class TorchBackend(Backend):
         return hook
 
     def harm(
-        self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Call]
+        self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Inputs]
     ) -> dict[tuple[str, Scheme], float]:
         found = {f.op.name: f for f in self._found}
         wanted = {name: schemes for name, schemes in candidates.items() if schemes and name in found}
@@ -220,22 +222,22 @@ class TorchBackend(Backend):
             )
         return model.eval()
 
-    def run(self, model: nn.Module, inputs: Call) -> Outputs:
+    def run(self, model: nn.Module, inputs: Inputs) -> Outputs:
         with torch.inference_mode():
             return named_outputs(inputs(model))
 
-    def finalists(self, plan: Plan, ranges: Ranges, inputs: Call) -> Iterator[Finalist]:
+    def finalists(self, plan: Plan, ranges: Ranges, inputs: Inputs) -> Iterator[Finalist]:
         from octune.backends.torch.compiled import compile_model  # imports the compiler, which takes seconds
 
         yield Finalist("compiled", compile_model(self.apply(plan, ranges), inputs))
 
     @contextlib.contextmanager
-    def capture(self, model: nn.Module) -> Iterator[list[Call]]:
-        seen: list[Call] = []
+    def capture(self, model: nn.Module) -> Iterator[list[Inputs]]:
+        seen: list[Inputs] = []
 
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if not seen:
-                seen.append(Call(args, dict(kwargs)))
+                seen.append(self._splitter.call(args, dict(kwargs)))
 
         handle = model.register_forward_pre_hook(hook, with_kwargs=True)
         try:

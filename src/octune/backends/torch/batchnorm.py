@@ -13,7 +13,8 @@ import torch
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from octune.backends.torch.batches import Call, named_outputs, the_input
+from octune.backends.batches import Inputs
+from octune.backends.torch.batches import named_outputs, the_input
 from octune.backends.torch.copying import light_copy, replace_module
 from octune.backends.torch.geometry import geometry_of
 
@@ -22,7 +23,7 @@ __all__ = ["fold_batchnorms"]
 Pair = tuple[str, str]
 
 
-def fold_batchnorms(model: nn.Module, call: Call) -> tuple[nn.Module, list[str]]:
+def fold_batchnorms(model: nn.Module, call: Inputs) -> tuple[nn.Module, list[str]]:
     """A light copy with BatchNorms folded, and the names of those that were. The same model if there are
     none.
     """
@@ -57,7 +58,7 @@ def _fold(model: nn.Module, pairs: list[Pair]) -> nn.Module:
     return folded.eval()
 
 
-def _same(model: nn.Module, call: Call, wanted: dict[str, Any]) -> bool:
+def _same(model: nn.Module, call: Inputs, wanted: dict[str, Any]) -> bool:
     with torch.inference_mode():
         got = named_outputs(call(model))
     return all(_close(got[name], wanted[name]) for name in wanted)
@@ -68,7 +69,7 @@ def _close(got: Any, wanted: Any) -> bool:
     return got.shape == wanted.shape and float(abs(got - wanted).max()) <= 1e-3 * reach
 
 
-def _pairs(model: nn.Module, call: Call) -> list[Pair]:
+def _pairs(model: nn.Module, call: Inputs) -> list[Pair]:
     names = {module: name for name, module in model.named_modules()}
     made_by: dict[int, nn.Module] = {}
     alive: list[torch.Tensor] = []  # keeps the tensors, so that their ids stay theirs

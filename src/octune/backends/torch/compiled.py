@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from octune.backends.torch.batches import Call
+from octune.backends.batches import Inputs
 from octune.backends.torch.layers import Int8Conv2d
 from octune.backends.torch.lowering import fill_empty_arguments, fold_packing, lower, quantize_as_layers_do
 from octune.backends.torch.quantize import to_uint8
@@ -51,7 +51,7 @@ class Signature:
     named: tuple[tuple[str, str, int, tuple[int | None, ...]], ...]
 
     @classmethod
-    def of(cls, call: Call, dynamic: Callable[[torch.Tensor], int]) -> Signature:
+    def of(cls, call: Inputs, dynamic: Callable[[torch.Tensor], int]) -> Signature:
         """The signature of a call whose tensors have their first ``dynamic(tensor)`` dimensions free."""
 
         def shape(tensor: torch.Tensor) -> tuple[int | None, ...]:
@@ -166,7 +166,7 @@ def dynamic_dims(tensor: torch.Tensor) -> int:
     return 1 if tensor.ndim in (1, 4, 5) else min(2, tensor.ndim)
 
 
-def export(model: nn.Module, call: Call) -> tuple[torch.export.ExportedProgram, Signature]:
+def export(model: nn.Module, call: Inputs) -> tuple[torch.export.ExportedProgram, Signature]:
     """Export with free batch and sequence sizes; where the model does not allow that, with free batch, then
     fixed.
     """
@@ -182,11 +182,11 @@ def export(model: nn.Module, call: Call) -> tuple[torch.export.ExportedProgram, 
     raise UnsupportedError(f"it cannot be exported ({type(first).__name__}: {summary(first)})") from first
 
 
-def _plain(call: Call) -> Call:
+def _plain(call: Inputs) -> Inputs:
     kwargs = {name: value for name, value in call.kwargs.items() if value is not None}
     if not all(isinstance(value, torch.Tensor) for value in (*call.args, *kwargs.values())):
         raise UnsupportedError("it is called with inputs that are not tensors")
-    return Call(
+    return Inputs(
         tuple(_dense(value) for value in call.args), {name: _dense(value) for name, value in kwargs.items()}
     )
 
@@ -200,10 +200,10 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _export(
-    model: nn.Module, call: Call, dynamic: Callable[[torch.Tensor], int]
+    model: nn.Module, call: Inputs, dynamic: Callable[[torch.Tensor], int]
 ) -> torch.export.ExportedProgram:
     # A dimension of size 1 in the example would be taken for a constant.
-    call = Call(
+    call = Inputs(
         tuple(_widened(t, dynamic(t)) for t in call.args),
         {n: _widened(t, dynamic(t)) for n, t in call.kwargs.items()},
     )
@@ -239,7 +239,7 @@ def _widened(tensor: torch.Tensor, dims: int) -> torch.Tensor:
     return tensor
 
 
-def compile_model(model: nn.Module, call: Call) -> CompiledModel:
+def compile_model(model: nn.Module, call: Inputs) -> CompiledModel:
     """Native code for this machine; raises UnsupportedError, with a reason to show, when it cannot be
     made.
     """
@@ -277,7 +277,7 @@ def load_compiled(path: Path, signature: Mapping[str, Any], eager: nn.Module | N
     return CompiledModel(runner, path, Signature.from_json(signature), eager)
 
 
-def export_program(model: nn.Module, call: Call, path: Path) -> None:
+def export_program(model: nn.Module, call: Inputs, path: Path) -> None:
     """Save the int8 graph itself, for models whose class cannot be built again."""
     program, _ = export(model, call)
     fill_empty_arguments(program)

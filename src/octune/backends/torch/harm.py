@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from octune.backends.torch.batches import Call, the_input
+from octune.backends.batches import Inputs
+from octune.backends.torch.batches import the_input
 from octune.backends.torch.layers import Layer
 from octune.harm import output_spread
 from octune.plan import Scheme
@@ -30,7 +31,7 @@ def first_order_harm(
     modules: Mapping[str, nn.Module],
     candidates: Mapping[str, Sequence[Scheme]],
     make: Callable[[str, Scheme], Layer],
-    calls: Sequence[Call],
+    calls: Sequence[Inputs],
 ) -> dict[Key, float] | None:
     """Relative mean squared output change by (op, scheme), or None if the model cannot be differentiated.
 
@@ -59,7 +60,7 @@ def first_order_harm(
 
 
 def _gradients(
-    model: nn.Module, modules: Mapping[str, nn.Module], call: Call, generator: torch.Generator
+    model: nn.Module, modules: Mapping[str, nn.Module], call: Inputs, generator: torch.Generator
 ) -> tuple[list[dict[str, list[torch.Tensor]]], float]:
     outputs: dict[str, list[torch.Tensor]] = {name: [] for name in modules}
 
@@ -101,7 +102,7 @@ def _errors(
     modules: Mapping[str, nn.Module],
     candidates: Mapping[str, Sequence[Scheme]],
     make: Callable[[str, Scheme], Layer],
-    call: Call,
+    call: Inputs,
     gradients: list[dict[str, list[torch.Tensor]]],
 ) -> dict[Key, float]:
     """Ask every int8 kernel what it would have answered, and weigh the difference by the gradient."""

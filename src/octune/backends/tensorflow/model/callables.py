@@ -24,7 +24,7 @@ from octune.backends.tensorflow.model import nested
 from octune.backends.tensorflow.model.freeze import drop_blanks
 from octune.errors import DataError
 
-__all__ = ["GraphCallable", "KerasCallable", "as_tensor", "call_shaped", "flat_function", "shaped_function"]
+__all__ = ["GraphCallable", "KerasCallable", "call_shaped", "flat_function", "shaped_function"]
 
 
 def flat_function(graph_def: GraphDef, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> Any:
@@ -154,7 +154,7 @@ class GraphCallable(tf.Module):  # type: ignore[misc]  # TensorFlow has no types
         if call.seen is not None and not call.seen:
             call.seen.append({name: np.asarray(value) for name, value in values.items()})
         return _call_flat(
-            self._function, {name: as_tensor(values[name], call.dtypes[name]) for name in call.arguments}
+            self._function, {name: _as_tensor(values[name], call.dtypes[name]) for name in call.arguments}
         )
 
     @contextmanager
@@ -219,7 +219,7 @@ def _call_flat(function: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     return results
 
 
-def as_tensor(value: Any, dtype: Any) -> Any:
+def _as_tensor(value: Any, dtype: Any) -> Any:
     """A value as a tensor of this type."""
     if tf.is_tensor(value):
         return value if value.dtype == dtype else tf.cast(value, dtype)

@@ -25,13 +25,12 @@ from tensorflow.python.grappler import tf_optimizer
 from tensorflow.python.util import deprecation
 
 from octune.backends.tensorflow.graph.graph import FrozenGraph, node_of, tensor
-from octune.backends.tensorflow.model.names import resolve, short
-from octune.errors import ModelError
+from octune.backends.tensorflow.model.names import resolve
+from octune.errors import ModelError, short, summary
 
 __all__ = [
     "LIMIT",
     "as_graph",
-    "cause",
     "drop_blanks",
     "freeze_function",
     "freeze_graph",
@@ -81,8 +80,8 @@ def as_graph(graph_def: GraphDef) -> Any:
             tf.graph_util.import_graph_def(graph_def, name="")
     except (ValueError, tf.errors.OpError) as error:
         raise ModelError(
-            f"The graph cannot be read by TensorFlow {tf.__version__}: {cause(error)}. Ops of a library must "
-            "be loaded before."
+            f"The graph cannot be read by TensorFlow {tf.__version__}: {summary(error)}. Ops of a library "
+            "must be loaded before."
         ) from error
     return graph
 
@@ -131,7 +130,7 @@ def freeze_session(session: Any, inputs: Sequence[str], outputs: Sequence[str]) 
             "The session's variables have no values yet. Restore a checkpoint or run their initialiser first."
         ) from error
     except (ValueError, tf.errors.OpError) as error:
-        raise ModelError(f"The session's graph cannot be frozen: {cause(error)}") from error
+        raise ModelError(f"The session's graph cannot be frozen: {summary(error)}") from error
     return freeze_graph(graph_def, inputs, outputs or list(fetches.values()))
 
 
@@ -143,7 +142,7 @@ def freeze_function(function: Any, arguments: Sequence[str], results: Sequence[s
     try:
         frozen = convert_variables_to_constants_v2(function, lower_control_flow=False)
     except (ValueError, tf.errors.OpError) as error:
-        raise ModelError(f"The function cannot be frozen: {cause(error)}") from error
+        raise ModelError(f"The function cannot be frozen: {summary(error)}") from error
     feeds = {name: made.name for name, made in zip(arguments, frozen.inputs, strict=False)}
     fetches = {name: made.name for name, made in zip(results, frozen.outputs, strict=True)}
     if len(feeds) != len(arguments):
@@ -283,16 +282,3 @@ def _check_size(variables: Iterable[Any]) -> None:
             "inside holds at most 2 GB. "
             "Split the model, for example into two SavedModels, and tune them one by one."
         )
-
-
-def cause(error: BaseException) -> str:
-    """The line of an error that says what happened. TensorFlow puts it behind the story of where each node
-    was made.
-    """
-    lines = [
-        line.strip()
-        for line in (getattr(error, "message", None) or str(error) or repr(error)).splitlines()
-        if line.strip()
-    ]
-    after = [index + 1 for index, line in enumerate(lines) if line.startswith("Node:")]
-    return lines[after[0] if after and after[0] < len(lines) else 0][:300]

@@ -23,11 +23,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from octune.backends.base import Settings
-from octune.backends.tensorflow.batches import Slot
+from octune.backends.batches import Slot
 from octune.backends.tensorflow.graph.graph import FrozenGraph, node_of
 from octune.backends.tensorflow.model import nested
 from octune.backends.tensorflow.model.callables import (
@@ -38,13 +39,11 @@ from octune.backends.tensorflow.model.callables import (
 )
 from octune.backends.tensorflow.model.freeze import (
     as_graph,
-    cause,
     freeze_function,
     freeze_graph,
     freeze_session,
 )
-from octune.backends.tensorflow.model.names import nearest
-from octune.errors import ModelError
+from octune.errors import ModelError, nearest, summary
 
 __all__ = ["Form", "Taken", "is_model", "take"]
 
@@ -125,7 +124,7 @@ class Taken:
             Slot(
                 name,
                 self.frozen.inputs[name],
-                tf.dtypes.as_dtype(dtype),
+                np.dtype(tf.dtypes.as_dtype(dtype).as_numpy_dtype),
                 tuple(shape) if shape.rank is not None else None,
             )
             for name, (dtype, shape) in found.items()
@@ -223,7 +222,7 @@ def _keras(model: Any) -> Taken:
         function = tf.function(call, input_signature=specs, autograph=False).get_concrete_function()
     except (TypeError, ValueError, tf.errors.OpError) as error:
         raise ModelError(
-            f"The Keras model cannot be traced: {type(error).__name__}: {cause(error)}"
+            f"The Keras model cannot be traced: {type(error).__name__}: {summary(error)}"
         ) from error
     gives = _named_results(function.structured_outputs)
     frozen = freeze_function(function, arguments, list(nested.leaves(gives)))
@@ -337,6 +336,6 @@ def _check_names(settings: Settings, form: Form) -> None:
             if name not in legal:
                 raise ModelError(
                     f"model.{role} names {name!r}, which the model's signature does not have. Nearest names: "
-                    f"{', '.join(nearest(name, known))}. They can be left out: the signature says what goes "
-                    "in and out."
+                    f"{', '.join(nearest(node_of(name), known))}. They can be left out: the signature says "
+                    "what goes in and out."
                 )

@@ -19,13 +19,22 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from octune.backends.tensorflow.batches import Array, Feed, Inputs, find_mask
+from octune.backends.batches import Inputs, find_mask
 from octune.backends.tensorflow.graph.graph import FrozenGraph, node_of, tensor
 from octune.backends.tensorflow.graph.sessions import Sessions, new_session
-from octune.backends.tensorflow.model.freeze import as_graph, cause, upstream
-from octune.errors import DataError
+from octune.backends.tensorflow.model.freeze import as_graph, upstream
+from octune.errors import DataError, summary
 
-__all__ = ["Pipeline"]
+__all__ = ["Feed", "Pipeline"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Feed:
+    """What a graph with its own iterator is started with; it then reads batch after batch by itself."""
+
+    values: Mapping[str, Array]
 
 
 @dataclass(frozen=True)
@@ -78,7 +87,7 @@ class Pipeline:
                 values = dict(zip(outputs, map(np.asarray, arrays), strict=True))
                 mask = find_mask(values.items())
                 mask = _guessed_mask(values) if mask is None else mask
-                yield Inputs({**values, **{name: feed.values[name] for name in self.direct}}, mask)
+                yield Inputs((), {**values, **{name: feed.values[name] for name in self.direct}}, mask)
 
     def run(self, graph: Any, sessions: Sessions, fetches: Mapping[str, str], feed: Feed) -> dict[str, Array]:
         """All of the data through the graph's own iterator; batches are joined."""
@@ -98,7 +107,7 @@ class Pipeline:
             session.run(list(targets), dict(feed.values))
         except tf.errors.OpError as error:
             raise DataError(
-                f"The graph's iterator cannot be started with {_said(feed)}: {cause(error)}"
+                f"The graph's iterator cannot be started with {_said(feed)}: {summary(error)}"
             ) from error
 
 
@@ -108,7 +117,7 @@ def _next(run: Any) -> Any:
     except tf.errors.OutOfRangeError:
         return None
     except (tf.errors.DataLossError, tf.errors.NotFoundError, tf.errors.InvalidArgumentError) as error:
-        raise DataError(f"The graph's iterator cannot read its data: {cause(error)}") from error
+        raise DataError(f"The graph's iterator cannot read its data: {summary(error)}") from error
 
 
 def _joined(parts: list[Array]) -> Array:

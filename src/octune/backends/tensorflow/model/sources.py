@@ -7,9 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from octune.backends.tensorflow.model.freeze import cause
 from octune.backends.tensorflow.model.storage import read_graph_def
-from octune.errors import ModelError
+from octune.errors import ModelError, summary
 
 __all__ = ["open_model"]
 
@@ -38,6 +37,6 @@ def open_model(source: str) -> Any:
             return keras.saving.load_model(path, compile=False)
     except (OSError, ValueError, TypeError, KeyError, tf.errors.OpError) as error:
         raise ModelError(
-            f"{source} cannot be loaded by TensorFlow {tf.__version__}: {cause(error)}"
+            f"{source} cannot be loaded by TensorFlow {tf.__version__}: {summary(error)}"
         ) from error
     raise ModelError(f"{source} is not a model that TensorFlow can read. {expected}")

@@ -14,9 +14,9 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from octune.backends.tensorflow.model.callables import GraphCallable, call_shaped
-from octune.backends.tensorflow.model.freeze import LIMIT, as_graph, cause
+from octune.backends.tensorflow.model.freeze import LIMIT, as_graph
 from octune.backends.tensorflow.model.kinds import Form
-from octune.errors import ArtifactError
+from octune.errors import ArtifactError, summary
 
 __all__ = ["load", "read_graph_def", "save"]
 
@@ -34,7 +34,7 @@ def save(model: Any, form: Form, folder: Path) -> dict[str, Any]:
         try:
             tf.saved_model.save(module, str(folder), signatures={form.signature: function})
         except (ValueError, tf.errors.OpError) as error:
-            raise ArtifactError(f"The model could not be saved as a SavedModel: {cause(error)}") from error
+            raise ArtifactError(f"The model could not be saved as a SavedModel: {summary(error)}") from error
     return {"form": form.to_json(), "tensorflow": tf.__version__}
 
 
@@ -72,7 +72,7 @@ def load(folder: Path, metadata: Mapping[str, Any]) -> Any:
         return form.wrap(loaded.signatures[form.signature])
     except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
         raise ArtifactError(
-            f"{folder} cannot be loaded by TensorFlow {tf.__version__}: {cause(error)}"
+            f"{folder} cannot be loaded by TensorFlow {tf.__version__}: {summary(error)}"
         ) from error
 
 

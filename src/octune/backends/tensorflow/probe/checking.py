@@ -16,12 +16,12 @@ from typing import Any
 import numpy.typing as npt
 import tensorflow as tf
 
-from octune.backends.tensorflow.batches import Inputs
+from octune.backends.batches import Inputs
 from octune.backends.tensorflow.int8.rewrite import Rewriter
-from octune.backends.tensorflow.model.freeze import cause
 from octune.backends.tensorflow.probe.verify import Check, check, needed
 from octune.backends.tensorflow.probe.watching import Watcher
 from octune.calibration import Observer, Ranges
+from octune.errors import summary
 from octune.plan import Mode, Op, Plan, Scheme
 
 __all__ = ["disagreements"]
@@ -72,7 +72,7 @@ class _Batch:
 
     def check(self, plan: Plan) -> dict[str, Check]:
         self.fetch(needed(self.rewriter, plan, self.ranges))
-        return check(self.rewriter, plan, self.ranges, self._values, self._inputs.values)
+        return check(self.rewriter, plan, self.ranges, self._values, self._inputs.kwargs)
 
 
 def _ranges(watcher: Watcher, inputs: Inputs) -> Ranges:
@@ -95,7 +95,7 @@ def _failures(batch: _Batch, wanted: Mapping[str, Scheme]) -> dict[str, str]:
         found = batch.check(Plan(wanted))
     except (tf.errors.OpError, ValueError) as error:
         if len(wanted) == 1:
-            return {name: f"its int8 form does not run here: {cause(error)}" for name in wanted}
+            return {name: f"its int8 form does not run here: {summary(error)}" for name in wanted}
         # One of them fails; halves that do not are done with.
         names, half = list(wanted), len(wanted) // 2
         parts = ({name: wanted[name] for name in part} for part in (names[:half], names[half:]))

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from octune.backends.tensorflow.batches import Inputs
+from octune.backends.batches import Inputs
 from octune.backends.tensorflow.clean.layernorm import LAYERNORM
 from octune.backends.tensorflow.graph.sessions import new_session
 from octune.backends.tensorflow.int8.rewrite import Rewriter
@@ -80,7 +80,7 @@ def first_order_harm(
         totals, variance = dict.fromkeys(sums, 0.0), 0.0
         with new_session(graph, threads, optimized=False) as session:
             for inputs in batches:
-                fed = {**rewriter.light.arrays, **inputs.values, rows.name: inputs.batch_size}
+                fed = {**rewriter.light.arrays, **inputs.kwargs, rows.name: inputs.batch_size}
                 found, answers = session.run((list(sums.values()), results), fed)
                 variance += sum(map(output_spread, answers))
                 for key, value in zip(sums, found, strict=True):

@@ -18,14 +18,14 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from octune.backends.base import Visit
-from octune.backends.tensorflow.batches import Inputs
+from octune.backends.batches import Inputs, real_rows
 from octune.backends.tensorflow.graph.graph import Tap
 from octune.backends.tensorflow.graph.light import Light
 from octune.backends.tensorflow.graph.sessions import new_session
-from octune.backends.tensorflow.model.freeze import as_graph, cause
-from octune.errors import DataError
+from octune.backends.tensorflow.model.freeze import as_graph
+from octune.errors import DataError, summary
 
-__all__ = ["Watcher", "real_rows"]
+__all__ = ["Watcher"]
 
 
 class Watcher:
@@ -54,18 +54,18 @@ class Watcher:
         """One batch through the graph."""
         self._visit, self._mask, self._error = visit, inputs.mask, None
         try:
-            self._session.run(self._ops, {**self._weights, **inputs.values})
+            self._session.run(self._ops, {**self._weights, **inputs.kwargs})
         except (tf.errors.OpError, ValueError, TypeError) as error:
             if self._error is not None:
                 raise self._error from None
             raise DataError(
-                f"The model cannot be run on the calibration data: {type(error).__name__}: {cause(error)}"
+                f"The model cannot be run on the calibration data: {type(error).__name__}: {summary(error)}"
             ) from error
 
     def fetch(self, names: Iterable[str], inputs: Inputs) -> dict[str, npt.NDArray[Any]]:
         """Tensors of the graph on one batch, as arrays."""
         listed = list(names)
-        return dict(zip(listed, self._session.run(listed, {**self._weights, **inputs.values}), strict=True))
+        return dict(zip(listed, self._session.run(listed, {**self._weights, **inputs.kwargs}), strict=True))
 
     def close(self) -> None:
         """Let go of the graph and its weights."""
@@ -96,14 +96,3 @@ class Watcher:
             self._visit(
                 name, values, shape=array.shape, channel_axis=tap.channel_axis if real is None else -1
             )
-
-
-def real_rows(array: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None) -> npt.NDArray[Any] | None:
-    """The rows of real tokens, or None if the array is not one of tokens: padding is not data."""
-    if mask is None:
-        return None
-    if array.shape[:-1] == mask.shape:
-        return np.asarray(array[mask])
-    if array.ndim == 2 and len(array) == mask.size:
-        return np.asarray(array[mask.reshape(-1)])
-    return None
