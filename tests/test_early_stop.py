@@ -176,7 +176,7 @@ def test_confidence_in_the_configuration(data: Digits) -> None:
 def test_confidence_needs_items(data: Digits) -> None:
     with pytest.raises(
         ConfigError,
-        match=r"criterion.confidence is 0.95, which needs one score per item, and 'accuracy' returns a single",
+        match=r"criterion.confidence is 0.95, which needs one score per item, and 'accuracy' returns a",
     ):
         tune(data, evaluate=data.accuracy, criterion=octune.Relative(0.01, confidence=0.95))
 
