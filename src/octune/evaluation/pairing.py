@@ -7,7 +7,7 @@ evaluator(int8, pairing)                        # its items are in the order of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 __all__ = ["Pairing"]
@@ -33,12 +33,7 @@ class Pairing:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        return {
-            "counts": list(self.counts),
-            "digests": list(self.digests),
-            "items": self.items,
-            "kinds": dict(self.kinds),
-        }
+        return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Pairing:
