@@ -55,15 +55,15 @@ HEADER = """# Results
 
 Written by `python benchmarks/zoo.py --models DIR --data DIR`; do not edit by hand. Every row is one run of
 `octune.tune` with default settings: at most 1 % of the fp32 score may be lost. Scores are on the whole
-official development sets unless a row says otherwise, calibration is on training data; of ImageNet's images
-every fifth calibrates and the others judge.
+official development sets unless a row says otherwise, calibration is on training data; every fifth of
+ImageNet's images is used for calibration, the others are scored.
 
 """
 READING = """
-- **relative** is the change of the score, and **interval** holds it with 95 % confidence: answers are
-  compared one by one with fp32's.
+- **relative** is the change of the score, and **interval** contains it with 95 % confidence: answers
+  are compared with fp32's one by one.
 - **flips** are answers that were right and became wrong, and the other way round.
-- **int8 share** is the part of the weights of linears and convolutions that is int8.
+- **int8 share** is the share of the weights of linears and convolutions that is int8.
 - **trials** are the plans that were evaluated; fp32 is evaluated once more. **seconds** are those of the
   whole run. Of these, **compiling** is what it took to make other forms of the winner, and **fp32
   evaluations** is all the rest, fp32's own evaluation, calibration, harm and timing included, over the time

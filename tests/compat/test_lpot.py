@@ -485,7 +485,7 @@ def test_data_loaders(conf: Path) -> None:
         quantizer.dataloader(data, num_workers=2)
     with pytest.raises(DataError, match=r"last_batch must be"):
         quantizer.dataloader(data, last_batch="drop")
-    with pytest.raises(UnsupportedError, match=r"There are: dummy, bert, GLUE, ImageFolder"):
+    with pytest.raises(UnsupportedError, match=r"dummy, bert, GLUE and ImageFolder are"):
         quantizer.dataset("COCORecord", root="x")
     with pytest.raises(DataError, match=r"dummy cannot be made"):
         quantizer.dataset("dummy")
