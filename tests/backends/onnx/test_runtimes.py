@@ -73,7 +73,7 @@ def test_a_new_runtime_is_offered_the_winner_saved_and_loaded(tmp_path: Path) ->
     (finalist,) = backend.finalists(plan, ranges, feed)
     assert finalist.form == "reference"
     wanted = backend.run(backend.apply(plan, ranges), feed)
-    metadata = backend.save(finalist.model, plan, tmp_path)
+    metadata = backend.writer()(finalist.model, tmp_path)
     assert metadata["runtime"] == "reference"
     loaded = backend.load(tmp_path, metadata)
     assert isinstance(loaded, ReferenceModel)
@@ -89,7 +89,7 @@ def test_a_model_of_a_runtime_that_is_not_there_runs_on_onnx_runtime(
     x = inputs(width=64)
     ranges = calibrated(backend, [x])
     plan = int8_plan(backend, ranges)
-    metadata = backend.save(backend.apply(plan, ranges), plan, tmp_path)
+    metadata = backend.writer()(backend.apply(plan, ranges), tmp_path)
     loaded = backend.load(tmp_path, {**metadata, "runtime": "unheard of"})
     assert loaded.runtime == "onnxruntime"
     assert "tuned for unheard of, which is not installed: ONNX Runtime is used" in caplog.text
