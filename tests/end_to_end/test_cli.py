@@ -244,7 +244,7 @@ def test_ops_can_be_kept_by_name(project: Path, inside: Any) -> None:
     assert plan["bert.encoder.layer.0.output.dense"]["dtype"] == "int8"
 
 
-def test_killed_and_resumed_it_ends_with_the_same_winner(project: Path) -> None:
+def test_killed_and_resumed_it_ends_with_the_same_winner(project: Path, inside: Any) -> None:
     sections: dict[str, Any] = {
         "evaluation": {"data": "data.npz", "metric": "mine:slow"},
         "calibration": {"data": "data.npz"},
@@ -252,8 +252,8 @@ def test_killed_and_resumed_it_ends_with_the_same_winner(project: Path) -> None:
         "tuning": {"max_trials": 3, "objective": "modelsize"},
     }
     write(project, "slow.yaml", **sections)
-    whole = run("tune", "slow.yaml", "--workspace", "ws-whole", "--json", cwd=project)
-    assert whole.returncode == 1, whole.stderr
+    code, whole, errors = inside("tune", "slow.yaml", "--workspace", "ws-whole", "--json")
+    assert code == 1, errors
     process = subprocess.Popen(
         [*OCTUNE, "tune", "slow.yaml", "--workspace", "ws-killed"],
         cwd=project,
@@ -272,9 +272,7 @@ def test_killed_and_resumed_it_ends_with_the_same_winner(project: Path) -> None:
     (project / "calls.txt").unlink()
     resumed = run("resume", "ws-killed", "--json", cwd=project)
     assert resumed.returncode == 1, resumed.stderr
-    assert (
-        json.loads(resumed.stdout)["best"]["plan_digest"] == json.loads(whole.stdout)["best"]["plan_digest"]
-    )
+    assert json.loads(resumed.stdout)["best"]["plan_digest"] == json.loads(whole)["best"]["plan_digest"]
     assert len((project / "calls.txt").read_text()) == 3 - finished
 
 

@@ -1,4 +1,4 @@
-"""Modules of the examples, which are scripts in folders of their own and no packages."""
+"""Modules of the examples, which are scripts in folders of their own, not packages."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def load_example(path: str) -> ModuleType:
-    """``load_example("tensorflow/bert_squad/model.py")``; the name it gets cannot clash with a module of
-    another example.
+    """``load_example("tensorflow/bert_squad/model.py")``; its name cannot clash with a module of another
+    example.
     """
     name = "example_" + path.removesuffix(".py").replace("/", "_")
     if name not in sys.modules:

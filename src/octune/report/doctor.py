@@ -42,7 +42,7 @@ def examine() -> dict[str, Any]:
         )
     if machine.compiler is None:
         advice.append(
-            "there is no g++: winners stay eager int8; install a C++ compiler to have them compiled"
+            "g++ is not installed: winners stay eager int8; install a C++ compiler to have them compiled"
         )
     for backend in installed():
         found = backend.self_test()
