@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from octune.harm import WORST
 from octune.plan import Plan, Scheme
 from octune.search import Auto, Space
-from octune.search.auto import COMFORTABLE, HOPELESS
+from octune.search.start import COMFORTABLE, HOPELESS
 from tests.search.simulated import BF16, FP32, INT8, REPAIRED, World, make_space
 
 
@@ -72,7 +72,7 @@ def test_a_repair_that_does_not_help_the_whole_is_left_out() -> None:
 def test_a_repair_that_helps_too_little_is_passed_over() -> None:
     harm = ops(20) | {"op003": 0.1}
     space = make_space(harm, schemes=(INT8, REPAIRED, FP32))
-    proposal = Auto(Space(space.choices, dict(space.harms) | {("op003", REPAIRED): 0.05}, space.cost)).ask()
+    proposal = Auto(Space(space.choices, dict(space.harms) | {("op003", REPAIRED): 0.05}, space.costs)).ask()
     assert proposal is not None
     assert proposal.plan["op003"] == INT8
 
