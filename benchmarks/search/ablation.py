@@ -87,7 +87,7 @@ def rules() -> dict[str, AbstractContextManager[Any]]:
         "repairs before the first evaluation": patch.object(start, "_repaired", lambda _, __, plan: plan),
         "a repair halves the harm (of its op, of the plan)": patch.object(start, "HELPS", float("inf")),
         "a harm of 0.002 is comfortable": patch.object(start, "COMFORTABLE", 0.0),
-        "a repair costs a tenth of float": patch.object(space, "REPAIR", 0.99),
+        "a repair costs next to nothing": patch.object(space, "REPAIR", 0.049),
         "whole plans are measured": patch.object(Space, "plan_harm", Space.total_harm),
         "ops that are harmful together": patch.object(start, "interacting", lambda *_, **__: []),
         "hopeless plans are not evaluated": patch.object(start, "HOPELESS", float("inf")),

@@ -64,11 +64,11 @@ def ladder(cost: dict[Scheme, float], harm: dict[Scheme, float] | None = None) -
 
 
 def test_a_ladder_goes_from_the_fastest_scheme_to_fp32() -> None:
-    harm = {INT8: 0.2, MSE: 0.1, DYNAMIC: 0.05, SMOOTHED: 0.001, BF16: 0.0001}
+    harm = {INT8: 0.2, MSE: 0.1, SMOOTHED: 0.05, DYNAMIC: 0.001, BF16: 0.0001}
     made = ladder({INT8: 1.0, MSE: 1.0, DYNAMIC: 1.2, SMOOTHED: 1.2, BF16: 2.0, FP32: 4.0}, harm)
     # one of a kind: of the two plain ones the less harmful
-    assert list(made) == [MSE, DYNAMIC, SMOOTHED, BF16, FP32]
-    assert [rung.kind for rung in made.values()] == ["fastest", "dynamic", "repaired", "bf16", "fp32"]
+    assert list(made) == [MSE, SMOOTHED, DYNAMIC, BF16, FP32]
+    assert [rung.kind for rung in made.values()] == ["fastest", "repaired", "dynamic", "bf16", "fp32"]
     assert [rung.harm for rung in made.values()] == [0.1, 0.05, 0.001, 0.0001, 0.0]
     costs = [rung.cost for rung in made.values()]
     assert costs[0] == 0.0

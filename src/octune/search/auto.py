@@ -154,6 +154,8 @@ def _gentlest(ladder: Ladder) -> Scheme:
 
 
 def _excess(trial: Trial) -> float:
-    """How many times more was lost than is allowed; two if that cannot be said."""
+    """How many times more was lost than is allowed; two if that cannot be said. A loss within what is allowed
+    fails too where it is not certain enough.
+    """
     verdict = trial.verdict
-    return verdict.drop / verdict.allowed if verdict is not None and verdict.allowed > 0 else 2.0
+    return max(1.0, verdict.drop / verdict.allowed) if verdict is not None and verdict.allowed > 0 else 2.0

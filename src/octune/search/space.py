@@ -18,9 +18,9 @@ from octune.search.ladder import KINDS, Ladder, Rung, kind_of, pareto
 
 __all__ = ["Space"]
 
-# What leaving the fastest scheme costs at least, as a share of the most expensive op; and what a repair
-# costs, as a share of float: it is a multiplication that the compiled form does in passing.
-LEAST, REPAIR = 0.05, 0.1
+# As a share of the most expensive op: what float costs at least, and what a repair costs, whatever its timing
+# says. It is a multiplication that the compiled form does in passing.
+LEAST, REPAIR = 0.05, 0.005
 Key = tuple[str, Scheme]
 
 
@@ -150,6 +150,6 @@ class Space:
             if kind in floats:
                 yield Rung(scheme, harm, floats[kind])
             elif kind == "repaired":
-                yield Rung(scheme, harm, REPAIR * min(floats.values(), default=most))
+                yield Rung(scheme, harm, REPAIR * most)
             elif kind == "dynamic":
-                yield Rung(scheme, harm, max(on_grid(self.cost(op, scheme)) - own, REPAIR * LEAST * most))
+                yield Rung(scheme, harm, max(on_grid(self.cost(op, scheme)) - own, REPAIR * most))
