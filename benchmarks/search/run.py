@@ -40,7 +40,6 @@ from octune.machine import probe_machine
 from octune.plan import Plan, Scheme
 from octune.search import STRATEGIES
 
-BEGIN, END = "<!-- search: begin (written by benchmarks/search/run.py) -->", "<!-- search: end -->"
 LOSS = 0.01
 TRIALS = 40  # for strategies that go on for as long as they may
 HEADINGS = ("", "evaluations", "seconds", "int8 ops", "repaired", "accuracy", "speed-up, eager", "1 % kept")
@@ -205,14 +204,21 @@ def machine() -> str:
 
 def write(path: Path, tables: dict[str, list[Row]], note: str) -> None:
     """Put the tables between the markers of a page."""
-    lines = [BEGIN, "", f"{machine()}. {note}".strip(), ""]
+    lines = [f"{machine()}. {note}".strip(), ""]
     for name, rows in tables.items():
         lines += [f"### {name}", "", "| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
         lines += ["| " + " | ".join(row.cells()) + " |" for row in rows] + [""]
-    text = path.read_text()
-    if BEGIN not in text or END not in text:
-        sys.exit(f"{path} has no markers {BEGIN!r} and {END!r}.")
-    path.write_text(text.partition(BEGIN)[0] + "\n".join([*lines, END]) + text.partition(END)[2])
+    between_markers(path, "search", Path(__file__).name, lines[:-1])
+
+
+def between_markers(path: Path, name: str, script: str, lines: list[str]) -> None:
+    """Replace what a page has between two markers."""
+    begin = f"<!-- {name}: begin (written by benchmarks/search/{script}) -->"
+    end, text = f"<!-- {name}: end -->", path.read_text()
+    if begin not in text or end not in text:
+        sys.exit(f"{path} has no markers {begin!r} and {end!r}.")
+    lines = [begin, "", *lines, "", end]
+    path.write_text(text.partition(begin)[0] + "\n".join(lines) + text.partition(end)[2])
 
 
 def main() -> int:

@@ -21,9 +21,8 @@ from octune.errors import ConfigError
 from octune.harm import Group
 from octune.job import Job, Request
 from octune.plan import Op, Plan, Scheme
-from octune.search.auto import first_plan
-from octune.search.belief import Belief
 from octune.search.space import Space
+from octune.search.start import Outlook, begin, outlook
 from octune.tune import look
 
 __all__ = ["Analysis", "Row", "analyze"]
@@ -39,6 +38,17 @@ class Row:
     harm: Mapping[Scheme, float]
     cost: Mapping[Scheme, float]
     start: Scheme
+
+    @property
+    def plain_harm(self) -> float:
+        """The least harm that the op does in int8 without a repair."""
+        plain = (harm for scheme, harm in self.harm.items() if not scheme.is_float and not scheme.repairs)
+        return min(plain, default=0.0)
+
+    @property
+    def harmful(self) -> bool:
+        """Whether plain int8 does more harm here than a whole model bears with comfort."""
+        return outlook(self.plain_harm) != "comfortable"
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -76,7 +86,12 @@ class Analysis:
     @property
     def ranked(self) -> list[Row]:
         """The rows, the most harmful in its plain int8 first."""
-        return sorted(self.rows, key=lambda row: -plain_harm(row))
+        return sorted(self.rows, key=lambda row: -row.plain_harm)
+
+    @property
+    def outlook(self) -> Outlook:
+        """What the first plan can hope for."""
+        return outlook(self.start_harm)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -92,13 +107,6 @@ class Analysis:
             "cost_unit": "ms" if self.objective == "performance" else "bytes",
             "environment": dict(self.environment),
         }
-
-
-def plain_harm(row: Row) -> float:
-    """The least harm that an op does in int8 without a repair."""
-    return min(
-        (harm for scheme, harm in row.harm.items() if not scheme.is_float and not scheme.repairs), default=0.0
-    )
 
 
 def analyze(
@@ -122,13 +130,13 @@ def analyze(
             )
         job.study.prepare(job.calibration)
         ops, ranges, space = look(job, job.sample_options[0])
-        start = first_plan(Belief(space))
+        start = begin(space)
         return Analysis(
             tuple(_row(op, space, start.plan) for op in ops),
             start.plan,
             space.plan_harm(space.fastest()),
             space.plan_harm(start.plan),
-            tuple(start.groups),
+            start.groups,
             ranges.samples,
             job.config.tuning.objective,
             job.environment,
@@ -137,5 +145,5 @@ def analyze(
 
 def _row(op: Op, space: Space, start: Plan) -> Row:
     harm = {scheme: space.harms[op.name, scheme] for scheme in op.schemes if (op.name, scheme) in space.harms}
-    cost = {scheme: space.cost[op.name, scheme] for scheme in op.schemes if (op.name, scheme) in space.cost}
+    cost = {scheme: space.costs[op.name, scheme] for scheme in op.schemes if (op.name, scheme) in space.costs}
     return Row(op, harm, cost, start[op.name])

@@ -85,8 +85,8 @@ def look(job: Job, samples: int) -> tuple[tuple[Op, ...], Ranges, Space]:
     study = job.study
     ranges = study.calibrate(job.calibration, samples, job.ranges_path)
     ops = legal_ops(study.backend.ops(), job.config.quantization, ranges if job.calibration else None)
-    harms, cost = study.harm(ops, ranges, job.calibration), _price(job, ops, ranges)
-    return ops, ranges, Space.of(ops, harms, cost, study.plan_probe(ranges, job.calibration))
+    harms, costs = study.harm(ops, ranges, job.calibration), _cost_table(job, ops, ranges)
+    return ops, ranges, Space.of(ops, harms, costs, study.plan_probe(ranges, job.calibration))
 
 
 def _search(study: Study, strategy: Strategy, ranges: Ranges) -> str:
@@ -109,7 +109,7 @@ def _search(study: Study, strategy: Strategy, ranges: Ranges) -> str:
     )
 
 
-def _price(job: Job, ops: Sequence[Op], ranges: Ranges) -> dict[tuple[str, Scheme], float]:
+def _cost_table(job: Job, ops: Sequence[Op], ranges: Ranges) -> dict[tuple[str, Scheme], float]:
     """What every op costs in every scheme, in the unit of the objective: milliseconds or bytes."""
     return job.study.cost(ops, ranges) if job.config.tuning.objective == "performance" else weight_bytes(ops)
 
@@ -237,10 +237,9 @@ def _why_float(plan: Plan, space: Space, ops: tuple[Op, ...]) -> dict[str, str]:
         if all(choice.is_float for choice in choices):
             reasons[name] = notes.get(name) or "it cannot be quantized, or was kept by the configuration"
         elif fastest[name].is_float:
-            quantized = min(space.milliseconds(name, s) for s in choices if not s.is_float)
+            quantized = min(space.cost(name, s) for s in choices if not s.is_float)
             reasons[name] = (
-                f"int8 is slower here ({quantized:.3f} ms, fp32 "
-                f"{space.milliseconds(name, Scheme.fp32()):.3f} ms)"
+                f"int8 is slower here ({quantized:.3f} ms, fp32 {space.cost(name, Scheme.fp32()):.3f} ms)"
             )
         else:
             share = space.harm(name, fastest[name]) / harm if harm else 0.0
@@ -268,7 +267,7 @@ def quantize(
         ranges = study.calibrate(job.calibration, job.sample_options[0], None)
         if plan is None:
             ops = legal_ops(study.backend.ops(), job.config.quantization, ranges if job.calibration else None)
-            plan = Space.of(ops, cost=_price(job, ops, ranges)).fastest()
+            plan = Space.of(ops, costs=_cost_table(job, ops, ranges)).fastest()
         plan = Plan(plan)
         plan.check(study.backend.ops())
         log.warning(

@@ -5,6 +5,7 @@ cannot.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 
 from octune.harm import WORST
 from octune.plan import Plan, Scheme
-from octune.search import Auto, Space
-from octune.search.auto import COMFORTABLE, HOPELESS
+from octune.result import Trial
+from octune.search import Auto, Proposal, Space
+from octune.search.start import COMFORTABLE, HOPELESS
 from tests.search.simulated import BF16, FP32, INT8, REPAIRED, World, make_space
 
 
@@ -72,7 +74,7 @@ def test_a_repair_that_does_not_help_the_whole_is_left_out() -> None:
 def test_a_repair_that_helps_too_little_is_passed_over() -> None:
     harm = ops(20) | {"op003": 0.1}
     space = make_space(harm, schemes=(INT8, REPAIRED, FP32))
-    proposal = Auto(Space(space.choices, dict(space.harms) | {("op003", REPAIRED): 0.05}, space.cost)).ask()
+    proposal = Auto(Space(space.choices, dict(space.harms) | {("op003", REPAIRED): 0.05}, space.costs)).ask()
     assert proposal is not None
     assert proposal.plan["op003"] == INT8
 
@@ -226,6 +228,22 @@ def test_nothing_to_quantize_is_one_trial_of_fp32() -> None:
     world = World({}, limit=0.0)
     world.search(Auto(make_space({})))
     assert len(world.trials) == 1
+
+
+@pytest.mark.parametrize("drop", [-0.5, 0.0, 0.05, math.inf, math.nan])
+def test_a_verdict_may_fail_whatever_the_drop(drop: float) -> None:
+    """With a confidence, a plan that lost less than is allowed can fail all the same."""
+
+    class Uncertain(World):
+        def run(self, proposal: Proposal) -> Trial:
+            trial = super().run(proposal)
+            assert trial.verdict is not None
+            return replace(trial, verdict=replace(trial.verdict, outcome="undecidable", drop=drop))
+
+    harm = ops(20) | {"op003": 0.1}
+    world = Uncertain(harm, limit=0.1)
+    world.search(Auto(make_space(harm, plan_probe=world.loss)))
+    assert 1 < len(world.trials) <= most(20, passed=False)
 
 
 # -- bf16 ----------------------------------------------------------------------------------------------------

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from octune.cost.noise import UNSEEN
 from octune.plan import Op, Plan, Scheme
 from octune.search import Space
-from octune.search.space import CLEARLY_SLOWER
+from octune.search.ladder import Rung
 from tests.search.simulated import BF16, DYNAMIC, FP32, INT8
 
 MSE, SMOOTHED = Scheme.int8(range_method="mse"), Scheme.int8(repairs=("smooth",))
@@ -54,53 +55,74 @@ def test_an_op_too_small_to_matter_stays_int8() -> None:
     costs = {("big", INT8): 10.0, ("big", FP32): 100.0, ("tiny", INT8): 0.03, ("tiny", FP32): 0.01}
     both = Space({"big": (INT8, FP32), "tiny": (INT8, FP32)}, {}, costs)
     assert both.fastest() == Plan({"big": INT8, "tiny": INT8})
-    assert costs["tiny", INT8] > CLEARLY_SLOWER * costs["tiny", FP32]
+    assert costs["tiny", INT8] > UNSEEN * costs["tiny", FP32]
 
 
-def test_the_ways_out_of_an_op_have_a_price() -> None:
-    harm = {
-        ("a", INT8): 0.2,
-        ("a", MSE): 0.1,
-        ("a", DYNAMIC): 0.05,
-        ("a", SMOOTHED): 0.001,
-        ("a", BF16): 0.0001,
-    }
-    cost = {INT8: 1.0, MSE: 1.0, DYNAMIC: 1.5, SMOOTHED: 1.2, BF16: 2.0, FP32: 4.0}
-    options = space(cost, {scheme: value for (_, scheme), value in harm.items()}).options("a")
-    # the fastest first; one of a kernel
-    assert [option.scheme for option in options] == [MSE, DYNAMIC, SMOOTHED, BF16, FP32]
-    assert options[0].price == 0.0
-    assert {option.scheme: round(option.price, 1) for option in options[1:]} == {
-        DYNAMIC: 0.4,
-        SMOOTHED: 0.2,
-        BF16: 1.4,
-        FP32: 3.0,
-    }
-    assert [option.harm for option in options] == [0.1, 0.05, 0.001, 0.0001, 0.0]
+def ladder(cost: dict[Scheme, float], harm: dict[Scheme, float] | None = None) -> dict[Scheme, Rung]:
+    """The rungs of an op, from the lowest to the highest."""
+    return {rung.scheme: rung for rung in space(cost, harm).ladders["a"]}
+
+
+def test_a_ladder_goes_from_the_fastest_scheme_to_fp32() -> None:
+    harm = {INT8: 0.2, MSE: 0.1, SMOOTHED: 0.05, DYNAMIC: 0.001, BF16: 0.0001}
+    made = ladder({INT8: 1.0, MSE: 1.0, DYNAMIC: 1.2, SMOOTHED: 1.2, BF16: 2.0, FP32: 4.0}, harm)
+    # one of a kind: of the two plain ones the less harmful
+    assert list(made) == [MSE, SMOOTHED, DYNAMIC, BF16, FP32]
+    assert [rung.kind for rung in made.values()] == ["fastest", "repaired", "dynamic", "bf16", "fp32"]
+    assert [rung.harm for rung in made.values()] == [0.1, 0.05, 0.001, 0.0001, 0.0]
+    costs = [rung.cost for rung in made.values()]
+    assert costs[0] == 0.0
+    assert costs == sorted(costs)
+
+
+def test_a_rung_that_is_beaten_in_both_is_left_out() -> None:
+    cost = {INT8: 1.0, DYNAMIC: 3.0, SMOOTHED: 1.2, FP32: 4.0}
+    assert list(ladder(cost, {INT8: 0.1, DYNAMIC: 0.05, SMOOTHED: 0.001})) == [INT8, SMOOTHED, FP32]
+
+
+def test_of_several_repairs_the_least_harmful_is_a_rung() -> None:
+    corrected, both = Scheme.int8(repairs=("bias",)), Scheme.int8(repairs=("bias", "smooth"))
+    harm = {INT8: 0.1, SMOOTHED: 0.02, corrected: 0.05, both: 0.01}
+    assert list(ladder(dict.fromkeys(harm, 1.0) | {FP32: 3.0}, harm)) == [INT8, both, FP32]
+
+
+def test_fp32_stays_above_bf16_and_bf16_must_be_faster() -> None:
+    harm = {INT8: 0.1, BF16: 0.0}
+    assert list(ladder({INT8: 1.0, BF16: 2.0, FP32: 4.0}, harm)) == [INT8, BF16, FP32]
+    assert list(ladder({INT8: 1.0, BF16: 3.98, FP32: 4.0}, harm)) == [INT8, FP32]
 
 
 def test_leaving_the_fastest_scheme_is_never_free() -> None:
-    made = space({INT8: 1.0, SMOOTHED: 1.0, FP32: 0.9})  # fp32 is a little faster by itself
-    assert 0 < made.price("a", SMOOTHED) < made.price("a", FP32)
-    # a repair is not as dear as float, whatever one timing says
-    noisy = space({INT8: 1.0, SMOOTHED: 9.0, FP32: 1.1})
-    assert 0 < noisy.price("a", SMOOTHED) <= noisy.price("a", FP32)
-    assert made.price("a", INT8) == 0.0
-    assert space({}, schemes=(INT8, FP32)).price("a", FP32) > 0  # and where nothing was timed
+    harm = {INT8: 0.1, SMOOTHED: 0.01}
+    for cost in (
+        {INT8: 1.0, SMOOTHED: 1.0, FP32: 0.9},  # fp32 is a little faster by itself
+        {
+            INT8: 1.0,
+            SMOOTHED: 9.0,
+            FP32: 1.1,
+        },  # a repair is not as expensive as float, whatever a timing says
+        {INT8: 0.0, SMOOTHED: 0.0, FP32: 0.0},  # nothing was timed
+    ):
+        made = ladder(cost, harm)
+        assert 0 == made[INT8].cost < made[SMOOTHED].cost < made[FP32].cost
 
 
-def test_prices_do_not_hang_on_the_noise_of_timing() -> None:
-    made, again = ({INT8: 1.0 + e, SMOOTHED: 1.21 - e, FP32: 4.0 + 3 * e} for e in (0.0, 0.05))
-    assert [space(made).price("a", s) for s in made] == [space(again).price("a", s) for s in again]
+def test_costs_do_not_depend_on_the_noise_of_timing() -> None:
+    harm = {INT8: 0.1, DYNAMIC: 0.05, SMOOTHED: 0.01}
+    one, two = (
+        ladder({INT8: 1.0 + e, DYNAMIC: 1.45 - e, SMOOTHED: 1.21 - e, FP32: 4.4 - 3 * e}, harm)
+        for e in (0.0, 0.05)
+    )
+    assert one == two
 
 
-def test_what_does_more_harm_or_was_not_looked_at_is_no_way_out() -> None:
-    made = space({INT8: 1.0, DYNAMIC: 1.5, SMOOTHED: 1.2, FP32: 4.0}, {INT8: 0.1, DYNAMIC: 0.2})
-    assert [option.scheme for option in made.options("a")] == [INT8, FP32]
+def test_what_does_more_harm_or_was_not_looked_at_is_not_a_rung() -> None:
+    made = ladder({INT8: 1.0, DYNAMIC: 1.5, SMOOTHED: 1.2, FP32: 4.0}, {INT8: 0.1, DYNAMIC: 0.2})
+    assert list(made) == [INT8, FP32]
 
 
 def test_an_op_left_in_float_for_its_speed_has_nowhere_to_go() -> None:
-    assert [option.scheme for option in space({INT8: 3.0, FP32: 1.0}, {INT8: 0.1}).options("a")] == [FP32]
+    assert list(ladder({INT8: 3.0, FP32: 1.0}, {INT8: 0.1})) == [FP32]
 
 
 def test_whether_dynamic_is_faster_is_decided_over_all_ops() -> None:
@@ -115,7 +137,7 @@ def test_total_harm_adds_up() -> None:
     made = Space(dict.fromkeys("ab", (INT8, FP32)), harm)
     assert made.total_harm(made.fastest()) == pytest.approx(0.6)
     assert made.total_harm(Plan({"a": FP32, "b": INT8})) == 0.5
-    assert made.milliseconds("a", INT8) == 0.0
+    assert made.cost("a", INT8) == 0.0
 
 
 def test_of_ops() -> None:

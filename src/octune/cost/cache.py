@@ -6,7 +6,7 @@ again.
 
 A second run then also decides on the very numbers of the first. One small JSON file for each machine and set
 of versions, in ``$OCTUNE_CACHE`` (``~/.cache/octune``); ``OCTUNE_COST_CACHE=off`` does without. A file that
-cannot be read or written is as good as none.
+cannot be read or written is treated as if it were not there.
 """
 
 from __future__ import annotations

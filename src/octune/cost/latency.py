@@ -159,7 +159,7 @@ def compare(
     """How many times faster than ``baseline`` (``warm`` if it has run before) a candidate is, and how long it
     takes.
 
-    Once is enough if nobody disturbed it and it is clear that the candidate beats its ``rival``, by no more
+    Once is enough if nothing disturbed it and it is clear that the candidate beats its ``rival``, by no more
     than the ``ceiling`` allows. Otherwise it is measured up to three times: that int8 is slower has
     consequences, and what disturbs a timing hits its kernels, whose threads meet more often, harder than
     fp32's. All quiet measurements count together, or the least disturbed if none was quiet.

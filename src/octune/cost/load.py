@@ -20,7 +20,7 @@ import psutil
 __all__ = ["BUSY", "Load", "Patience"]
 
 BUSY = 0.1
-BLUR = 0.05  # seconds: the system counts in ticks of 10 ms, and a few of them too many are no news
+BLUR = 0.05  # seconds: the system counts in ticks of 10 ms, and a few too many do not mean anything
 GLANCE = 0.5  # seconds
 
 

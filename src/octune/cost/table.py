@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from octune.calibration import Ranges
 from octune.cost.cache import CostCache
@@ -29,7 +29,25 @@ LEAST, MOST, SECONDS = 5, 30, 0.01  # runs of a kernel in one round
 TOGETHER = 8  # ops whose kernels are made and timed together: some hold threads and memory while they live
 DOUBTFUL_HOURS = 1
 SLACK = 3.0  # what is folded into an int8 op (a batch norm, an activation) is saved with it
-Key = tuple[Any, ...]
+
+
+class OpKey(NamedTuple):
+    """Ops that take the same time."""
+
+    kind: str
+    parameters: int
+    signature: str
+    shape: tuple[int, ...]
+
+
+class KernelKey(NamedTuple):
+    """Such an op in schemes that take the same time."""
+
+    op: OpKey
+    kernel: tuple[Any, ...]
+
+
+Jobs = Mapping[KernelKey, tuple[Op, Scheme]]
 
 
 def measure_ops(backend: Backend, ops: Sequence[Op], ranges: Ranges) -> dict[tuple[str, Scheme], float]:
@@ -40,24 +58,25 @@ def measure_ops(backend: Backend, ops: Sequence[Op], ranges: Ranges) -> dict[tup
     timings of one kernel in a row. What an earlier run timed under the same conditions is not timed again;
     what was surprising, or timed on a busy machine, is believed for an hour.
     """
-    jobs: dict[Key, tuple[Op, Scheme]] = {}
-    keys: dict[tuple[str, Scheme], Key] = {}
+    jobs: dict[KernelKey, tuple[Op, Scheme]] = {}
+    keys: dict[tuple[str, Scheme], KernelKey] = {}
     for op in ops:
         if len(op.schemes) == 1 or op.name not in ranges:
             continue
+        same = OpKey(op.kind, op.parameters, op.signature, ranges[op.name].shape)
         for scheme in op.schemes:
-            key = (op.kind, op.parameters, op.signature, ranges[op.name].shape, *_kernel(scheme))
+            key = KernelKey(same, _kernel(scheme))
             jobs.setdefault(key, (op, scheme))
             keys[op.name, scheme] = key
     cache = CostCache.of(backend)
     kept = {key: ms for key in jobs if (ms := cache.get(key)) is not None}
     # All kernels of an op or none: timings of two days are not compared with each other.
-    stale = {key[:_OP] for key in jobs if key not in kept}
-    new = {key: job for key, job in jobs.items() if key[:_OP] in stale}
+    stale = {key.op for key in jobs if key not in kept}
+    new = {key: job for key, job in jobs.items() if key.op in stale}
     times, disturbed = _measure(backend, new, ranges)
     doubtful = _surprising(times, new) | disturbed
-    cache.add({key: ms for key, ms in times.items() if key[:_OP] not in doubtful})
-    cache.add({key: ms for key, ms in times.items() if key[:_OP] in doubtful}, DOUBTFUL_HOURS)
+    cache.add({key: ms for key, ms in times.items() if key.op not in doubtful})
+    cache.add({key: ms for key, ms in times.items() if key.op in doubtful}, DOUBTFUL_HOURS)
     times = {**kept, **times}
     return {place: times[key] for place, key in keys.items()}
 
@@ -76,26 +95,20 @@ def ceiling(plan: Plan, milliseconds: Mapping[tuple[str, Scheme], float]) -> flo
     return SLACK * sum(floats.values()) / least if least else math.inf
 
 
-def _measure(
-    backend: Backend, jobs: Mapping[Key, tuple[Op, Scheme]], ranges: Ranges
-) -> tuple[dict[Key, float], set[Key]]:
+def _measure(backend: Backend, jobs: Jobs, ranges: Ranges) -> tuple[dict[KernelKey, float], set[OpKey]]:
     """Milliseconds of all kernels, and the ops that were timed on a busy machine."""
-    times: dict[Key, float] = {}
-    disturbed: set[Key] = set()
-    ops = list(dict.fromkeys(key[:_OP] for key in jobs))
+    times: dict[KernelKey, float] = {}
+    disturbed: set[OpKey] = set()
+    ops = list(dict.fromkeys(key.op for key in jobs))
     for start in range(0, len(ops), TOGETHER):
         some = set(ops[start : start + TOGETHER])
-        found, busy = _in_rounds(
-            {key: job for key, job in jobs.items() if key[:_OP] in some}, backend, ranges
-        )
+        found, busy = _in_rounds({key: job for key, job in jobs.items() if key.op in some}, backend, ranges)
         times |= found
         disturbed |= some if busy else set()
     return times, disturbed
 
 
-def _in_rounds(
-    jobs: Mapping[Key, tuple[Op, Scheme]], backend: Backend, ranges: Ranges
-) -> tuple[dict[Key, float], bool]:
+def _in_rounds(jobs: Jobs, backend: Backend, ranges: Ranges) -> tuple[dict[KernelKey, float], bool]:
     """Milliseconds of some kernels, and whether others kept the machine busy to the end."""
     calls = {key: backend.alone(*job, ranges) for key, job in jobs.items()}
     for call in calls.values():
@@ -111,11 +124,11 @@ def _in_rounds(
         # That int8 is slower than fp32 is surprising, so it must show again a moment later.
         doubtful = _surprising(times, jobs)
         time.sleep(PAUSE if doubtful else 0.0)
-        _once_more({key: call for key, call in calls.items() if key[:_OP] in doubtful}, times)
+        _once_more({key: call for key, call in calls.items() if key.op in doubtful}, times)
     return times, load.busy
 
 
-def _once_more(calls: Mapping[Key, Callable[[], object]], times: dict[Key, float]) -> None:
+def _once_more(calls: Mapping[KernelKey, Callable[[], object]], times: dict[KernelKey, float]) -> None:
     for key, call in calls.items():
         times[key] = min(times[key], _least(call))
 
@@ -131,16 +144,13 @@ def _least(call: Callable[[], object]) -> float:
     return min(times)
 
 
-_OP = 4  # so many parts of a key say which op it is, the others which kernel
-
-
-def _surprising(times: Mapping[Key, float], jobs: Mapping[Key, tuple[Op, Scheme]]) -> set[Key]:
+def _surprising(times: Mapping[KernelKey, float], jobs: Jobs) -> set[OpKey]:
     """The ops whose int8 kernels are all slower than fp32, as measured so far."""
-    floats = {key[:_OP]: times[key] for key, (_, scheme) in jobs.items() if scheme.dtype == "fp32"}
-    quantized: dict[Key, float] = {}
+    floats = {key.op: times[key] for key, (_, scheme) in jobs.items() if scheme.dtype == "fp32"}
+    quantized: dict[OpKey, float] = {}
     for key, (_, scheme) in jobs.items():
         if not scheme.is_float:
-            quantized[key[:_OP]] = min(times[key], quantized.get(key[:_OP], math.inf))
+            quantized[key.op] = min(times[key], quantized.get(key.op, math.inf))
     return {op for op, fastest in quantized.items() if fastest > floats.get(op, math.inf)}
 
 

@@ -58,7 +58,7 @@ def interacting(
         whole = measure(rest)
         if whole <= max(floor, RATIO * sum(alone[op] for op in rest)):
             break
-        found = _smallest(measure, rest, whole / 4, lambda: left > 0)
+        found = _smallest(measure, rest, whole / RATIO, lambda: left > 0)
         groups.append(Group(tuple(found), measure(found), sum(alone[op] for op in found)))
         rest = [op for op in rest if op not in found]
     return groups

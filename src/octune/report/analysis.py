@@ -6,13 +6,17 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from octune.analysis import Analysis, Row, plain_harm
+from octune.analysis import Analysis, Row
 from octune.plan import Scheme
-from octune.search.auto import COMFORTABLE, HOPELESS
 
 __all__ = ["analysis_table"]
 
 COLUMNS = ("int8", "dynamic", "repaired", "bf16")
+OUTLOOK = {
+    "comfortable": "a loss of 1 % is unlikely",
+    "open": "evaluation will have to tell",
+    "hopeless": "hopeless",
+}
 
 
 def analysis_table(analysis: Analysis, most: int | None = 30) -> RenderableType:
@@ -32,7 +36,7 @@ def analysis_table(analysis: Analysis, most: int | None = 30) -> RenderableType:
     table.add_column("auto begins with")
     rows = analysis.ranked
     for row in rows[:most]:
-        style = "red" if plain_harm(row) > COMFORTABLE else ""
+        style = "red" if row.harmful else ""
         table.add_row(
             row.op.name,
             row.op.kind,
@@ -57,7 +61,7 @@ def analysis_table(analysis: Analysis, most: int | None = 30) -> RenderableType:
         Text(f"every op in its fastest scheme: harm {analysis.fastest_harm:.2g}, measured as a whole"),
         Text(
             f"auto begins with: {counts}, {repaired} repaired; harm {analysis.start_harm:.2g} "
-            f"({_verdict(analysis.start_harm)})",
+            f"({OUTLOOK[analysis.outlook]})",
             style="bold",
         ),
         Text(
@@ -67,12 +71,6 @@ def analysis_table(analysis: Analysis, most: int | None = 30) -> RenderableType:
         ),
     ]
     return Group(*parts)
-
-
-def _verdict(harm: float) -> str:
-    if harm <= COMFORTABLE:
-        return "a loss of 1 % is unlikely"
-    return "only an evaluation can tell" if harm <= HOPELESS else "hopeless"
 
 
 def _least(row: Row, column: str) -> str:

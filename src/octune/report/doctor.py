@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from octune.backends.select import installed
+from octune.cost.noise import clearly_faster
 from octune.machine import probe_machine
 
 __all__ = ["examine", "show"]
@@ -57,9 +58,9 @@ def examine() -> dict[str, Any]:
 
 def _slow(speed: Mapping[str, float]) -> list[str]:
     return [
-        f"{name} is not faster than fp32 here"
+        f"{name} is not clearly faster than fp32 here"
         for name, ratio in speed.items()
-        if name.startswith("int8") and ratio < 1.0
+        if name.startswith("int8") and not clearly_faster(1.0, ratio)
     ]
 
 

@@ -66,7 +66,7 @@ class Strategy(ABC):
 
     def _advance(self, trial: Trial) -> None:
         if self._search is None:
-            raise RuntimeError("tell() answers a plan that ask() gave")
+            raise RuntimeError("tell() answers a plan that ask() returned")
         try:
             self._pending = self._search.send(trial)
         except StopIteration:

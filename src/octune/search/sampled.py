@@ -1,8 +1,8 @@
 """Strategies that draw plans: ``random``, and ``tpe`` and ``bayesian`` with Optuna's samplers.
 
-All begin with every op in its fastest scheme, and can choose for every op: fastest, repaired, dynamic, bf16,
-fp32. What is minimised is the predicted cost of plans that pass; plans that fail come behind all of those, in
-the order of how much they lose.
+All begin with every op in its fastest scheme, and can choose for every op: a rung of its ladder
+(fastest, repaired, dynamic, bf16, fp32). What is minimised is the predicted cost of plans that pass; plans
+that fail come after all of those, in the order of how much they lose.
 
 A sampler learns nothing about a hundred ops from a hundred trials. So ops are sorted by label-free harm, the
 most harmful ones have a choice of their own, and further down more and more ops share one: 40 ops are about
@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from octune.errors import MissingDependency
-from octune.plan import Plan, Scheme
+from octune.plan import Plan
 from octune.result import Trial
 from octune.search.base import Proposal, Search, Strategy
-from octune.search.rungs import RUNGS, rungs
+from octune.search.ladder import KINDS
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Bayesian", "Random", "Tpe"]
 
-# So many draws in a row that were drawn before mean that there is nothing left to draw.
+# This many draws in a row that were drawn before mean that there is nothing left to draw.
 PATIENCE = 30
 ALONE = 8
 STARTUP = 8
@@ -50,13 +50,15 @@ class Random(Strategy):
         trial = yield Proposal(fastest, "every op in its fastest scheme")
         if trial.passed and not self.keep_going:
             return
-        others = {op: list(some.values())[1:] for op in fastest if len(some := rungs(self.space, op)) > 1}
+        others = {op: ladder[1:] for op, ladder in self.space.ladders.items() if len(ladder) > 1}
         generator, misses = np.random.default_rng(self.seed), 0
         while others and misses < PATIENCE:
             count = int((len(others) + 1) ** generator.random())
             moved = generator.permutation(len(others))[:count]
             chosen = [list(others)[index] for index in moved]
-            plan = fastest.with_({op: others[op][generator.integers(len(others[op]))] for op in chosen})
+            plan = fastest.with_(
+                {op: others[op][generator.integers(len(others[op]))].scheme for op in chosen}
+            )
             if plan in self._told or not plan.names("int8"):
                 misses += 1
                 continue
@@ -77,7 +79,7 @@ class _Sampled(Strategy):
         study, groups, misses = _study(self.sampler()), self._groups(), 0
         from optuna.distributions import CategoricalDistribution
 
-        choices = {str(index): CategoricalDistribution(rungs) for index, (_, rungs) in enumerate(groups)}
+        choices = {str(index): CategoricalDistribution(kinds) for index, (_, kinds) in enumerate(groups)}
         for first in self._beginnings(groups):
             study.enqueue_trial(first)
         while misses < PATIENCE:
@@ -96,18 +98,15 @@ class _Sampled(Strategy):
                 return
 
     def _groups(self) -> list[tuple[list[str], tuple[str, ...]]]:
-        """Ops that share a choice, the most harmful first, and the rungs they can choose from."""
-        fastest = self.space.fastest()
-        ops = sorted(
-            (op for op in fastest if len(rungs(self.space, op)) > 1),
-            key=lambda op: (-self.space.harm(op, fastest[op]), op),
-        )
+        """Ops that share a choice, the most harmful first, and the kinds of rungs they can choose from."""
+        ladders = {op: ladder for op, ladder in self.space.ladders.items() if len(ladder) > 1}
+        ops = sorted(ladders, key=lambda op: (-ladders[op][0].harm, op))
         groups, start = [], 0
         while start < len(ops):
             size = max(1, start // ALONE)
             members = ops[start : start + size]
-            able = {rung for op in members for rung in rungs(self.space, op)}
-            groups.append((members, tuple(rung for rung in RUNGS if rung in able)))
+            able = {rung.kind for op in members for rung in ladders[op]}
+            groups.append((members, tuple(kind for kind in KINDS if kind in able)))
             start += size
         return groups
 
@@ -119,23 +118,21 @@ class _Sampled(Strategy):
             yield fastest | {str(index): able[rung] for index, (_, able) in enumerate(groups[:count])}
 
     def _plan(self, chosen: list[tuple[list[str], str]]) -> Plan:
-        changes: dict[str, Scheme] = {}
-        for ops, rung in chosen:
+        changes = dict(self.space.fastest())
+        for ops, kind in chosen:
             for op in ops:
-                some = rungs(self.space, op)
-                changes[op] = some.get(rung, some["fastest"])
-        return self.space.fastest().with_(changes)
+                found = (rung.scheme for rung in self.space.ladders[op] if rung.kind == kind)
+                changes[op] = next(found, changes[op])
+        return Plan(changes)
 
     def _value(self, trial: Trial) -> float:
         """From 0 (as fast as can be) to 1 (as slow as fp32) for plans that pass; above 1 for those that
         fail.
         """
         if trial.passed:
-            dearest = sum(
-                self.space.price(op, rungs(self.space, op).get("fp32", scheme))
-                for op, scheme in trial.plan.items()
-            )
-            return sum(self.space.price(op, scheme) for op, scheme in trial.plan.items()) / (dearest or 1.0)
+            rungs = [(ladder, trial.plan[op]) for op, ladder in self.space.ladders.items()]
+            cost = sum(rung.cost for ladder, scheme in rungs for rung in ladder if rung.scheme == scheme)
+            return cost / (sum(ladder[-1].cost for ladder, _ in rungs) or 1.0)
         verdict = trial.verdict
         if verdict is None:
             return 10.0
