@@ -1,4 +1,4 @@
-"""A graph under change: nodes are replaced, added after tensors, and what nothing reads any more is left out.
+"""Changes to a graph: nodes are replaced or added after tensors, and what nothing reads any more is left out.
 
     edit = Edit(view)
     edit.node(3).input[0] = edit.after("hidden", "QuantizeLinear", [...])
@@ -67,7 +67,7 @@ class Edit:
     def after(
         self, tensor: str, op_type: str, inputs: Sequence[str], *outputs: str, **attributes: Any
     ) -> str:
-        """Add a node as soon as a tensor is there; returns its first output."""
+        """Add a node right after a tensor is made; returns its first output."""
         made = helper.make_node(
             op_type, list(inputs), list(outputs), name=f"{outputs[0]}/{op_type}", **attributes
         )
@@ -84,7 +84,7 @@ class Edit:
         return output
 
     def insert(self, tensor: str, op_type: str, other: str) -> None:
-        """Put a node between a tensor and all its readers, which combines it with another tensor."""
+        """Put a node that combines a tensor with another one between it and all its readers."""
         raw = self._renamed_output(tensor, "before")
         self._after.setdefault(raw, []).append(
             helper.make_node(op_type, [raw, other], [tensor], name=f"{raw}/{op_type}")

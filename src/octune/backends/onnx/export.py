@@ -63,7 +63,7 @@ def _exported(model: Any, batch: Any) -> tuple[ModelProto, dict[str, Any], dict[
     copied, _ = private_copy(model)
     call, _ = Trying(copied)(batch)
     written_out: Any = getattr(copied, "set_attn_implementation", None)
-    if written_out is not None:  # attention in single steps is what runtimes know how to fuse
+    if written_out is not None:  # runtimes fuse attention that is written in single steps
         written_out("eager")
     names = [
         name

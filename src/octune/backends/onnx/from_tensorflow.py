@@ -65,7 +65,7 @@ def from_tensorflow(
                 output_names=list(frozen.outputs.values()),
                 opset=EXPORT_OPSET,
             )
-        except Exception as error:  # it raises whatever its handlers meet
+        except Exception as error:  # its handlers raise exceptions of any class
             raise UnsupportedError(
                 f"tf2onnx cannot convert the model: {type(error).__name__}: {summary(error)}. "
                 f"Convert it yourself and give the .onnx file, {LEAVE_OUT}"
@@ -101,7 +101,7 @@ def _rename(graph: GraphProto, names: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def _silent() -> Any:
-    """The converter reports every step."""
+    """Silence the converter, which prints every step."""
     logger = logging.getLogger("tf2onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

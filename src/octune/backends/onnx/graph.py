@@ -23,7 +23,7 @@ __all__ = ["Array", "Model", "QDQ_OPSET", "View", "attribute", "captured", "decl
 
 Array = npt.NDArray[Any]
 
-QDQ_OPSET = 13  # the first whose Q/DQ nodes know channels
+QDQ_OPSET = 13  # the first whose Q/DQ nodes have a scale per channel
 # Smaller tensors stay in the protobuf: shapes and axes, which shape inference wants to see.
 INLINE = 1024
 
@@ -218,7 +218,7 @@ class View:
                     self._ranks[item.name] = len(item.type.tensor_type.shape.dim)
 
     def elem_type(self, tensor: str) -> int:
-        """The type of a tensor's numbers as ONNX counts them; 0 where it is not known."""
+        """The type of a tensor's numbers in ONNX's numbering; 0 where it is not known."""
         return self._types.get(tensor, 0)
 
     def rank(self, tensor: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Models in fp16, computed in fp32: CPUs have no fast fp16 kernels, and Q/DQ nodes of opset 13 know only
+"""Models in fp16, computed in fp32: CPUs have no fast fp16 kernels, and Q/DQ nodes of opset 13 take only
 fp32.
 
 in_fp32(model, notes)       # weights, casts and constants; inputs and outputs keep their type

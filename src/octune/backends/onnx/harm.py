@@ -82,7 +82,7 @@ def first_order_harm(
                     False: errors.rounding(item, y, y, plain),
                     True: errors.rounding(item, y, y, plain, reader.factors),
                 }
-                # These are not samples.
+                # These errors are whole already.
                 extra = _harms(item, rounded, rounded.__getitem__, injector, seen, view.outputs)
                 for scheme in candidates.get(reader.op, ()):
                     if scheme.mode == "static":
@@ -151,7 +151,7 @@ def _affordable(
 
 @dataclass(frozen=True)
 class Reader:
-    """An op to which the rounding of another op's output is counted: it reads that output, or its smoothing
+    """An op that accounts for the rounding of another op's output: it reads that output, or its smoothing
     multiplies it by ``factors``.
     """
 
@@ -160,7 +160,7 @@ class Reader:
 
 
 def _owners(view: View, found: Mapping[str, Found], errors: LocalErrors) -> dict[str, list[Reader]]:
-    """The ops to which the rounding of an op's quantized output is counted, instead of to itself."""
+    """The ops that account for the rounding of an op's quantized output in its place, if there are any."""
     readers: dict[str, list[Reader]] = {}
     smoothers: dict[str, list[Reader]] = {}
     for item in found.values():

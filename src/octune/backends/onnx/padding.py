@@ -48,7 +48,7 @@ def _zeros(view: View, node: NodeProto) -> list[int] | None:
 
 
 def _takes(node: NodeProto, padded: str, pads: list[int]) -> bool:
-    """Whether a node is a convolution of what was padded whose own padding is known."""
+    """Whether a node is a convolution that reads what was padded, and whose own padding is known."""
     if node.op_type != "Conv" or list(node.input).count(padded) != 1 or node.input[0] != padded:
         return False
     return attribute(node, "auto_pad", b"NOTSET") in (b"NOTSET", b"VALID", b"") and len(

@@ -89,7 +89,7 @@ def _refuse_quantized(graph: GraphProto) -> None:
 
 
 def _separated(proto: ModelProto, folder: Path | None) -> Model:
-    """The graph in a protobuf of its own, and its tensors as arrays, none of them copied."""
+    """The graph in a protobuf of its own, and its tensors as arrays."""
     if proto.functions:
         proto = inline_local_functions(proto)
     light = headed_like(proto)
@@ -177,8 +177,8 @@ def _constant(node: NodeProto) -> Array | None:
 
 
 def _current(model: Model) -> Model:
-    """The model in an opset whose Q/DQ nodes know channels. Weights take no part in the conversion:
-    inputs take their place.
+    """The model in an opset whose Q/DQ nodes have a scale per channel. Inputs take the place of weights
+    while it is converted.
     """
     version = next(
         (item.version for item in model.proto.opset_import if item.domain in ("", "ai.onnx")), QDQ_OPSET

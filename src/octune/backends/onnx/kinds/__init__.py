@@ -1,6 +1,7 @@
 """The kinds of ops that int8 can compute.
 
-A new kind is a file with a subclass of :class:`Kind`, and a place in ``KINDS``.
+A new kind is a file with a subclass of :class:`Kind`, and a place in ``KINDS``. The first kind that
+recognises a node has it.
 """
 
 from octune.backends.onnx.kinds.attention import ATTENTION

@@ -41,8 +41,8 @@ class SmoothingTarget:
 def find_target(
     view: View, ops: Mapping[int, Found], tensor: str, channels: int, axis: int
 ) -> SmoothingTarget | None:
-    """The way back from a tensor that only the caller reads, to where its channels can be scaled. None if
-    there is none.
+    """Follow a tensor back to where its channels can be scaled. The caller's ops must be its only readers.
+    None if there is no such place.
     """
     constants: list[tuple[int, int, int]] = []
     flattened = False
