@@ -23,7 +23,7 @@ def inputs(count: int = 4, width: int = 16, seed: int = 1) -> Array:
 
 
 def reference(model: ModelProto, feed: dict[str, Array]) -> list[Array]:
-    """What the model gives as it came."""
+    """What the model itself computes."""
     return list(
         ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feed)
     )

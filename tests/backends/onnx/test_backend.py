@@ -91,7 +91,7 @@ def test_ranges_do_not_depend_on_how_a_batch_is_cut(
 ) -> None:
     import octune.backends.onnx.observe as observe
 
-    monkeypatch.setattr(observe, "LIMIT", 1)
+    monkeypatch.setattr(observe, "PART_BYTES", 1)
     again = observed(backend, tokens)
     assert set(again) == set(ranges)
     for name in ranges:
@@ -166,6 +166,22 @@ def test_a_smoothed_op_behind_a_float_one(tmp_path: Path) -> None:
             "logits"
         ]
         assert np.abs(got - wanted).mean() < 0.05 * np.abs(wanted).mean()
+
+
+def test_smoothing_follows_the_ranges_that_a_plan_is_applied_with() -> None:
+    """What is remembered for one calibration is not used for another."""
+    backend = OnnxBackend(Chain().add("plain", "a").add("plain", "b").model(), Settings(threads=1))
+    plan = Plan({name: Scheme.int8(repairs=(SMOOTH.name,)) for name in ("a", "b")})
+    x = inputs(16)
+    wide = x * np.linspace(1, 50, x.shape[1], dtype=np.float32)
+    feed, (first, second) = backend.split(x)[0], (calibrated(backend, [batch]) for batch in (x, wide))
+
+    def answer(ranges: Ranges) -> Any:
+        return next(iter(backend.run(backend.apply(plan, ranges), feed).values()))
+
+    before, between, after = (answer(ranges) for ranges in (first, second, first))
+    assert np.array_equal(before, after)
+    assert not np.array_equal(before, between)
 
 
 def test_int8_flows_through_a_residual_net() -> None:

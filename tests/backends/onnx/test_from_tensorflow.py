@@ -51,7 +51,7 @@ def test_a_graph_is_tuned_as_onnx_under_its_own_names() -> None:
         assert np.abs(a - b).max() < 0.2 * np.abs(a).max()
 
 
-def test_a_keras_model_gives_the_same_answers() -> None:
+def test_a_keras_model_computes_the_same() -> None:
     model = keras_model()
     arrays = [
         np.random.default_rng(0).standard_normal((3, *port.shape[1:])).astype(port.dtype)

@@ -25,7 +25,7 @@ def close(got: Any, wanted: Any, share: float = 0.15) -> bool:
 
 
 def quantized(model: Any, x: Any) -> tuple[OnnxBackend, Any, Any]:
-    """The backend of a model, and what it gives on ``x`` in fp32 and with everything in int8."""
+    """The backend of a model, and what it computes from ``x`` in fp32 and with everything in int8."""
     backend = OnnxBackend(model, Settings())
     feed = backend.split(x)[0]
     ranges = calibrated(backend, [x])

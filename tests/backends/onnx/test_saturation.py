@@ -77,7 +77,7 @@ def test_products_of_two_activations_do_not_overflow(inner: int) -> None:
         np.testing.assert_allclose(y, a @ b, rtol=1e-6)
 
 
-def test_the_whole_reach_is_used_where_the_cpu_allows_it_and_nobody_else_is_to_run_it() -> None:
+def test_all_8_bits_are_used_where_the_model_stays_on_a_cpu_that_allows_it() -> None:
     backend = backend_for(
         graph_of(
             helper.make_node("MatMul", ["x", "w"], ["y"], name="op"),

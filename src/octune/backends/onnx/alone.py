@@ -1,98 +1,72 @@
 """One op in one scheme by itself on ONNX Runtime, on the largest input that calibration saw: for timing it.
 
-A convolution is timed as it stands in a chain, with uint8 coming in and going out; other ops take float and
-give float.
+An op whose output is quantized, too, is timed as part of a chain, with uint8 as input and output; other ops
+have float inputs and outputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper
 
 from octune.backends.base import OUTPUT, B
-from octune.backends.onnx.discover import Found
-from octune.backends.onnx.graph import Array, Model, View
+from octune.backends.onnx.graph import Array, Model, View, headed_like
 from octune.backends.onnx.insert import quantized_graph
+from octune.backends.onnx.kinds import Found
 from octune.backends.onnx.runtimes import ONNX_RUNTIME, session
-from octune.backends.onnx.smooth import Smoother
-from octune.backends.onnx.weights import WeightStore
-from octune.calibration import Ranges, TensorStats
+from octune.backends.onnx.smoothing import SmoothingGroups
+from octune.backends.onnx.weights import Int8Weights
+from octune.calibration import Ranges
 from octune.plan import Plan, Scheme
 
 __all__ = ["alone"]
 
 
 def alone(
-    item: Found, scheme: Scheme, ranges: Ranges, store: WeightStore, threads: int | None
+    source: Model, found: Found, scheme: Scheme, ranges: Ranges, weights: Int8Weights, threads: int | None
 ) -> Callable[[], object]:
-    """A call that runs the op."""
-    model, moved = _graph(item)
-    seen = {
-        moved.op.name + suffix: ranges[item.op.name + suffix]
-        for suffix in ("", B, OUTPUT)
-        if item.op.name + suffix in ranges
-    }
+    """A call that runs an op of ``source``."""
+    name, random = found.op.name, np.random.default_rng(0)
+    seen = Ranges({name + part: ranges[name + part] for part in ("", B, OUTPUT) if name + part in ranges})
+    operands = [("x", ""), ("b", B)][: len(found.kind.slots)]
+    feed = {operand: found.kind.example(seen[name + part].shape, random) for operand, part in operands}
+    model, item = _single(source, found, feed)
     view = View(model)
-    plan, smoother = Plan({moved.op.name: scheme}), Smoother(view, [moved])
-    graph = quantized_graph(view, [moved], plan, Ranges(seen), store, smoother, ONNX_RUNTIME)
-    feed = _inputs(item, seen, moved.op.name)
-    if item.op.kind == "conv" and not scheme.is_float:
+    groups = SmoothingGroups(view, [item], seen)
+    graph = quantized_graph(view, [item], Plan({name: scheme}), weights, groups, ONNX_RUNTIME)
+    if not scheme.is_float and found.kind.quantized_output(view, item) is not None:
         feed = _without_ends(graph, feed)
     running = session(graph, threads)
     return partial(running.run, [output.name for output in running.get_outputs()], feed)
 
 
-def _graph(item: Found) -> tuple[Model, Found]:
-    """A graph of this node with its weights, and the op in it. The name is the op's, so that weights are
-    found again.
+def _single(source: Model, found: Found, feed: Mapping[str, Array]) -> tuple[Model, Found]:
+    """A graph of this node with its constants, and the op in it. It keeps its name, so that its int8 weights
+    are found again.
     """
-    node = helper.make_node(item.node.op_type, [], ["y"], name=item.op.name)
-    tensors: dict[str, Array] = {}
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, None)]
-    kept = [a for a in item.node.attribute if a.name not in ("alpha", "beta", "transB", "transA")]
-    node.attribute.extend(kept)
-    if item.op.kind == "attention":
-        node.input.extend(["x", "b"])
-        inputs.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, None))
-    elif item.op.kind == "embedding":
-        inputs = [helper.make_tensor_value_info("x", TensorProto.INT64, None)]
-        node.input.extend(["w", "x"])
-        tensors["w"] = _stored(item)
-    else:
-        node.input.extend(["x", "w", *(["c"] if item.bias is not None else [])])
-        tensors["w"] = _stored(item)
-        if item.bias is not None:
-            tensors["c"] = item.bias
-    graph = helper.make_graph(
-        [node], "alone", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    constants = {f"constant{place}": array for place, array in enumerate(found.kind.constants(found))}
+    inputs = list(constants)
+    for slot, operand in zip(found.kind.slots, feed, strict=True):
+        inputs.insert(slot, operand)
+    node = helper.make_node(found.node.op_type, inputs, ["y"], name=found.op.name)
+    node.attribute.extend(a for a in found.node.attribute if a.name not in found.kind.in_weights)
+    proto = headed_like(source.proto)
+    proto.graph.name = "alone"
+    proto.graph.node.append(node)
+    proto.graph.input.extend(
+        helper.make_tensor_value_info(operand, helper.np_dtype_to_tensor_dtype(array.dtype), None)
+        for operand, array in feed.items()
     )
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    return Model(proto, tensors), Found(item.op, 0, proto.graph.node[0], item.weight, item.groups, item.bias)
+    proto.graph.output.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, None))
+    return Model(proto, constants), replace(found, index=0, node=proto.graph.node[0])
 
 
-def _stored(item: Found) -> Array:
-    weight = item.weight
-    if weight is None:
-        raise ValueError(f"{item.op.name} has no weight")
-    return weight if item.op.kind in ("conv", "embedding") else np.asarray(weight.swapaxes(0, 1), order="C")
-
-
-def _inputs(item: Found, seen: Mapping[str, TensorStats], name: str) -> dict[str, Any]:
-    generator = np.random.default_rng(0)
-    if item.op.kind == "embedding":
-        return {"x": np.zeros(seen[name].shape, np.int64)}
-    feed = {"x": generator.standard_normal(seen[name].shape, np.float32)}
-    if item.op.kind == "attention":
-        feed["b"] = generator.standard_normal(seen[name + B].shape, np.float32)
-    return feed
-
-
-def _without_ends(graph: Model, feed: dict[str, Any]) -> dict[str, Any]:
-    """Cut the first Q and the last DQ away, so that integers come in and go out."""
+def _without_ends(graph: Model, feed: dict[str, Array]) -> dict[str, Array]:
+    """Cut the first Q and the last DQ away, so that inputs and outputs are integers."""
     proto = graph.proto.graph
     first = next(
         (node for node in proto.node if node.op_type == "QuantizeLinear" and node.input[0] == "x"), None

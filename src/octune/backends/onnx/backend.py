@@ -18,15 +18,16 @@ from octune.backends.onnx.alone import alone
 from octune.backends.onnx.discover import discover
 from octune.backends.onnx.doctor import self_test
 from octune.backends.onnx.edit import Edit
+from octune.backends.onnx.errors import LocalErrors
 from octune.backends.onnx.graph import Model, View, subgraphs
 from octune.backends.onnx.harm import first_order_harm
 from octune.backends.onnx.insert import quantized_graph
-from octune.backends.onnx.local import LocalErrors
-from octune.backends.onnx.observe import Taps
+from octune.backends.onnx.kinds import KINDS
+from octune.backends.onnx.observe import Observer
 from octune.backends.onnx.runtimes import ONNX_RUNTIME, RUNTIMES, OnnxModel, Runtime, outputs_by_name
-from octune.backends.onnx.smooth import Smoother
-from octune.backends.onnx.source import batch_is_free, counted, inferred, input_slots, open_model
-from octune.backends.onnx.weights import WeightStore
+from octune.backends.onnx.smoothing import SmoothingGroups
+from octune.backends.onnx.source import batch_is_free, inferred, input_slots, nodes_of_types, open_model
+from octune.backends.onnx.weights import Int8Weights
 from octune.calibration import Ranges
 from octune.errors import DataError, ModelError, UnsupportedError, summary
 from octune.int8 import limit_for
@@ -34,8 +35,6 @@ from octune.machine import probe_machine
 from octune.plan import Op, Plan, Scheme
 
 __all__ = ["OnnxBackend"]
-
-KINDS = {"MatMul", "Gemm", "Conv", "ConvTranspose"}
 
 
 class OnnxBackend(Backend):
@@ -53,12 +52,12 @@ class OnnxBackend(Backend):
         source, self._notes = open_model(model)
         self._threads = settings.threads or probe_machine().cores
         self.limit = limit_for(portable=settings.portable)
-        self._store = WeightStore(self.limit)
+        self._weights = Int8Weights(self.limit)
         self._view = View(Edit(View(source)).finish())  # what nothing reads is left out
         self._view.learn(inferred(self._view.model))
         self._check_names(settings)
         self._found = discover(self._view)
-        self._smoother = Smoother(self._view, self._found)
+        self._known_groups: SmoothingGroups | None = None
         self._splitter = Fitting(input_slots(self._view.model))
         self._splits = batch_is_free(self._view.model)
         self._fp32 = ONNX_RUNTIME.build(self._view.model, self._threads)
@@ -71,18 +70,19 @@ class OnnxBackend(Backend):
         ):
             if wanted and set(wanted) != set(there):
                 raise UnsupportedError(
-                    f"model.{what} is {', '.join(wanted)}; the model has {', '.join(there)}. An ONNX graph "
-                    "is taken whole: leave it out."
+                    f"model.{what} is {', '.join(wanted)}; the model has {', '.join(there)}. An ONNX "
+                    "graph is always used as a whole: leave it out."
                 )
 
     def _note_ops(self) -> None:
+        products = {kind.node_type for kind in KINDS if kind.multiplies}
         for node in self._view.nodes:
-            inside = [inner for graph in subgraphs(node) for inner in counted(graph, KINDS)]
+            inside = [inner for graph in subgraphs(node) for inner in nodes_of_types(graph, products)]
             if inside:
                 self._notes.append(
                     f"{node.name} ({node.op_type}): {len(inside)} ops in the graphs inside it stay fp32"
                 )
-        self._notes += notes_on(self.ops(), "MatMul, Gemm, Conv, ConvTranspose, Gather on a table")
+        self._notes += notes_on(self.ops(), ", ".join(dict.fromkeys(kind.title for kind in KINDS)))
 
     # -- what is there ---------------------------------------------------------------------------------------
 
@@ -108,10 +108,10 @@ class OnnxBackend(Backend):
     # -- look ------------------------------------------------------------------------------------------------
 
     def observe(self, batches: Iterable[Inputs], visit: Visit) -> None:
-        taps = Taps(self._view, self._found, self._threads, splits=self._splits)
+        observer = Observer(self._view, self._found, self._threads, splits=self._splits)
         for feed in batches:
             try:
-                taps.show(feed, visit)
+                observer.show(feed, visit)
             except Exception as error:  # onnxruntime has an exception class for every status
                 raise DataError(
                     f"The model cannot be run on the calibration data: {type(error).__name__}: "
@@ -122,20 +122,27 @@ class OnnxBackend(Backend):
         self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Inputs]
     ) -> dict[tuple[str, Scheme], float]:
         found = {item.op.name: item for item in self._found}
-        errors = LocalErrors(self._store, self._smoother, ranges, self._threads)
+        errors = LocalErrors(self._weights, self._groups(ranges), self._threads)
         return first_order_harm(
             self._view, found, candidates, batches, errors, self._threads, splits=self._splits
         )
 
     def alone(self, op: Op, scheme: Scheme, ranges: Ranges) -> Callable[[], object]:
         item = next(item for item in self._found if item.op.name == op.name)
-        return alone(item, scheme, ranges, self._store, self._threads)
+        return alone(self._view.model, item, scheme, ranges, self._weights, self._threads)
 
     # -- act -------------------------------------------------------------------------------------------------
 
+    def _groups(self, ranges: Ranges) -> SmoothingGroups:
+        """The smoothing groups for these ranges. A run has one set of ranges, so the last groups are kept."""
+        if self._known_groups is None or self._known_groups.ranges is not ranges:
+            self._known_groups = SmoothingGroups(self._view, self._found, ranges)
+        return self._known_groups
+
     def _graph(self, plan: Plan, ranges: Ranges, runtime: Runtime) -> Model:
         plan.check(self.ops())
-        return quantized_graph(self._view, self._found, plan, ranges, self._store, self._smoother, runtime)
+        groups = self._groups(ranges)
+        return quantized_graph(self._view, self._found, plan, self._weights, groups, runtime)
 
     def apply(self, plan: Plan, ranges: Ranges) -> OnnxModel:
         return ONNX_RUNTIME.build(self._graph(plan, ranges, ONNX_RUNTIME), self._threads)

@@ -13,8 +13,8 @@ __all__ = ["fold_batchnorms"]
 
 
 def fold_batchnorms(view: View) -> int:
-    """Fold in place where nothing else reads the convolution's output; return how many went."""
-    gone: set[int] = set()
+    """Fold in place where nothing else reads the convolution's output; return how many were folded."""
+    folded: set[int] = set()
     for index, node in enumerate(view.nodes):
         if (
             node.op_type != "BatchNormalization"
@@ -36,10 +36,10 @@ def fold_batchnorms(view: View) -> int:
             and (bias is not None or len(conv.input) < 3 or not conv.input[2])
         ):
             _fold(view, conv, node, weight, bias, [p.astype(np.float64) for p in known[:4]])
-            gone.add(index)
-    if gone:
-        view.keep(lambda index: index not in gone)
-    return len(gone)
+            folded.add(index)
+    if folded:
+        view.keep(lambda index: index not in folded)
+    return len(folded)
 
 
 def _fold(

@@ -1,7 +1,7 @@
 """What a graph computes from constants alone is computed once, and kept as a constant.
 
-Exporters leave sizes, axes and paddings as chains of small nodes; what such a chain gives must be known to
-see what a node does. Weights are not touched: only small tensors take part.
+Exporters leave sizes, axes and paddings as chains of small nodes; their values must be known to tell what a
+node does. Weights are not touched: only small tensors take part.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["fold_constants"]
 
 log = logging.getLogger("octune")
 SMALL = 1 << 14  # bytes
-CHANCE = {
+RANDOM = {
     "RandomNormal",
     "RandomNormalLike",
     "RandomUniform",
@@ -31,32 +31,32 @@ CHANCE = {
 
 
 def fold_constants(view: View) -> int:
-    """Fold in place; return how many nodes went."""
+    """Fold in place; return how many nodes were folded."""
     known = {name: array for name, array in view.model.tensors.items() if array.nbytes <= SMALL}
     chain = _computable(view, set(known))
     if not chain:
         return 0
     try:
         values = _values(view, [view.nodes[index] for index in chain], known)
-    # A courtesy: the graph is right without it, and onnxruntime has an exception class for every status.
+    # Folding is optional, and onnxruntime has an exception class for every status.
     except Exception:
         log.debug("constants could not be folded", exc_info=True)
         return 0
-    gone = {
+    folded = {
         index for index in chain if all(_is_small(values[name]) for name in view.nodes[index].output if name)
     }
     view.model.tensors.update(
-        {name: values[name] for index in gone for name in view.nodes[index].output if name}
+        {name: values[name] for index in folded for name in view.nodes[index].output if name}
     )
-    view.keep(lambda index: index not in gone)
-    return len(gone)
+    view.keep(lambda index: index not in folded)
+    return len(folded)
 
 
 def _computable(view: View, known: set[str]) -> list[int]:
     """The nodes that read nothing but small constants, in the order of the graph."""
     found: list[int] = []
     for index, node in enumerate(view.nodes):
-        plain = node.domain in ("", "ai.onnx") and node.op_type not in CHANCE and not any(subgraphs(node))
+        plain = node.domain in ("", "ai.onnx") and node.op_type not in RANDOM and not any(subgraphs(node))
         if (
             plain
             and all(name in known for name in node.input if name)

@@ -1,4 +1,4 @@
-"""A graph under change: nodes are replaced, added after tensors, and what nothing reads any more is left out.
+"""Changes to a graph: nodes are replaced or added after tensors, and what nothing reads any more is left out.
 
     edit = Edit(view)
     edit.node(3).input[0] = edit.after("hidden", "QuantizeLinear", [...])
@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, helper
+from onnx import NodeProto, helper
 
-from octune.backends.onnx.graph import Array, Model, View, captured, subgraphs, unused
+from octune.backends.onnx.graph import Array, Model, View, captured, headed_like, subgraphs, unused
 
 __all__ = ["Edit"]
 
@@ -30,7 +30,7 @@ class Edit:
         self._after: dict[str, list[NodeProto]] = {}
         self._start: list[NodeProto] = []
         self._renamed: dict[str, str] = {}
-        self._made: set[str] = set()  # what added nodes give
+        self._made: set[str] = set()  # what added nodes compute
         self._taken: set[str] = {
             *view.model.tensors,
             *view.inputs,
@@ -41,7 +41,7 @@ class Edit:
         self.inputs: list[Any] = []
 
     def name(self, wanted: str) -> str:
-        """A tensor name that nobody has."""
+        """A tensor name that is not taken."""
         made = unused(wanted, self._taken)
         self._taken.add(made)
         return made
@@ -53,7 +53,7 @@ class Edit:
         return name
 
     def node(self, index: int) -> NodeProto:
-        """A node to change."""
+        """A node that may be changed."""
         if index not in self._nodes:
             copy = NodeProto()
             copy.CopyFrom(self.view.nodes[index])
@@ -67,7 +67,7 @@ class Edit:
     def after(
         self, tensor: str, op_type: str, inputs: Sequence[str], *outputs: str, **attributes: Any
     ) -> str:
-        """Add a node as soon as a tensor is there; returns its first output."""
+        """Add a node right after a tensor is made; returns its first output."""
         made = helper.make_node(
             op_type, list(inputs), list(outputs), name=f"{outputs[0]}/{op_type}", **attributes
         )
@@ -84,13 +84,8 @@ class Edit:
         return output
 
     def insert(self, tensor: str, op_type: str, other: str) -> None:
-        """Put a node between a tensor and all its readers, which combines it with another tensor."""
-        raw = self.name(f"{tensor}/before")
-        index = self.view.producer(tensor)
-        if index is None:
-            raise ValueError(f"{tensor} has no producer")
-        node = self.node(index)
-        node.output[:] = [raw if name == tensor else name for name in node.output]
+        """Put a node that combines a tensor with another one between it and all its readers."""
+        raw = self._renamed_output(tensor, "before")
         self._after.setdefault(raw, []).append(
             helper.make_node(op_type, [raw, other], [tensor], name=f"{raw}/{op_type}")
         )
@@ -99,12 +94,7 @@ class Edit:
         """From now on ``tensor`` is what ``dequantized`` was: all its readers get that, and only
         ``quantized`` reads the original.
         """
-        raw = self.name(f"{tensor}/float")
-        index = self.view.producer(tensor)
-        if index is None:
-            raise ValueError(f"{tensor} has no producer")
-        node = self.node(index)
-        node.output[:] = [raw if name == tensor else name for name in node.output]
+        raw = self._renamed_output(tensor, "float")
         added = self._after[tensor]
         for made in added:
             if quantized in made.output:
@@ -114,6 +104,16 @@ class Edit:
         self._after[raw] = pair
         self._after[tensor] = [made for made in added if all(made is not one for one in pair)]
         self._renamed[dequantized] = tensor
+
+    def _renamed_output(self, tensor: str, suffix: str) -> str:
+        """Let the node that makes a tensor call it by a new name, so that another node can have its name."""
+        raw = self.name(f"{tensor}/{suffix}")
+        index = self.view.producer(tensor)
+        if index is None:
+            raise ValueError(f"{tensor} has no producer")
+        node = self.node(index)
+        node.output[:] = [raw if name == tensor else name for name in node.output]
+        return raw
 
     def finish(self) -> Model:
         """The changed graph with the tensors that it needs."""
@@ -147,15 +147,7 @@ class Edit:
                 kept.append(node)
                 needed.update(node.input)
                 needed.update(*map(captured, subgraphs(node)))
-        proto = ModelProto(
-            ir_version=source.ir_version,
-            producer_name=source.producer_name,
-            producer_version=source.producer_version,
-            domain=source.domain,
-            model_version=source.model_version,
-            opset_import=source.opset_import,
-            metadata_props=source.metadata_props,
-        )
+        proto = headed_like(source)
         proto.graph.name = source.graph.name
         proto.graph.node.extend(reversed(kept))
         proto.graph.input.extend([*source.graph.input, *self.inputs])

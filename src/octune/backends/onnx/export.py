@@ -21,7 +21,7 @@ import onnx
 from onnx import ModelProto
 
 from octune.backends.base import Settings
-from octune.backends.onnx.from_tensorflow import OPSET, from_tensorflow
+from octune.backends.onnx.from_tensorflow import EXPORT_OPSET, from_tensorflow
 from octune.backends.select import backend_named
 from octune.errors import UnsupportedError, summary
 
@@ -31,8 +31,8 @@ CLOSE = 1e-3
 
 
 def to_onnx(model: Any, batch: Any, settings: Settings | None = None) -> ModelProto | str | Path:
-    """The model as ONNX; raises UnsupportedError if it cannot be exported, or computes something else
-    then.
+    """The model as ONNX; raises UnsupportedError if it cannot be exported, or if the export computes
+    something else.
     """
     if isinstance(model, ModelProto | str | Path):
         return model
@@ -63,7 +63,7 @@ def _exported(model: Any, batch: Any) -> tuple[ModelProto, dict[str, Any], dict[
     copied, _ = private_copy(model)
     call, _ = Trying(copied)(batch)
     written_out: Any = getattr(copied, "set_attn_implementation", None)
-    if written_out is not None:  # attention in single steps is what runtimes know how to fuse
+    if written_out is not None:  # runtimes fuse attention that is written in single steps
         written_out("eager")
     names = [
         name
@@ -113,7 +113,7 @@ def _exported(model: Any, batch: Any) -> tuple[ModelProto, dict[str, Any], dict[
                 tuple(tensors.values()),
                 str(path),
                 dynamo=False,
-                opset_version=OPSET,
+                opset_version=EXPORT_OPSET,
                 input_names=list(tensors),
                 output_names=list(wanted),
                 dynamic_axes=axes,
@@ -141,8 +141,8 @@ def _free(tensor: Any) -> dict[int, str]:
 
 
 def _check_answers(made: ModelProto, inputs: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """An exporter that follows one path through the model may lose another: what it made must answer as the
-    model does.
+    """An exporter that follows one path through the model may lose another: what it made must compute what
+    the model computes.
     """
     from octune.backends.onnx.runtimes import session
     from octune.backends.onnx.source import open_model
@@ -154,6 +154,6 @@ def _check_answers(made: ModelProto, inputs: dict[str, Any], wanted: dict[str, A
         largest = max(1.0, float(np.abs(array).max(initial=0.0)))
         if array.shape != value.shape or not np.allclose(array, value, rtol=CLOSE, atol=CLOSE * largest):
             raise UnsupportedError(
-                f"Exported to ONNX, the model gives another {name!r} for the first batch. Export it "
+                f"Exported to ONNX, the model returns another {name!r} for the first batch. Export it "
                 "yourself, or leave model.target out."
             )

@@ -13,7 +13,7 @@ from octune.backends.onnx.graph import INLINE, Model, declared
 __all__ = ["GRAPH", "write_graph"]
 
 GRAPH = "model.onnx"
-# Protobuf ends at 2 GB; the graph itself needs some of it.
+# A protobuf holds at most 2 GB, and the graph itself needs some of it.
 ONE_FILE = 1_900_000_000
 ALIGNMENT = 4096
 

@@ -23,23 +23,23 @@ from octune.backends.batches import Fitting
 from octune.backends.onnx.graph import subgraphs
 from octune.errors import UnsupportedError, summary
 
-__all__ = ["from_tensorflow"]
+__all__ = ["EXPORT_OPSET", "from_tensorflow"]
 
-OPSET = 17
-COPIES = 60  # of all weights, at the worst moment
+EXPORT_OPSET = 17
+COPIES = 60  # of all weights, when it needs the most memory
 LEAVE_OUT = "or leave model.target out."
 
 
 def from_tensorflow(
     model: Any, settings: Settings, batch: Any
 ) -> tuple[ModelProto, dict[str, Any], dict[str, Any]]:
-    """The model as ONNX, with the inputs of a batch and what TensorFlow answers to them, by name."""
+    """The model as ONNX, with the inputs of a batch and what TensorFlow computes from them, by name."""
     try:
         import tf2onnx
     except ImportError as error:
         raise UnsupportedError(
-            "model.target is onnx, and the model is TensorFlow's: tf2onnx converts it, and is not installed. "
-            f"pip install tf2onnx, {LEAVE_OUT}"
+            "model.target is onnx, and the model is a TensorFlow model. tf2onnx, which converts it, is not "
+            f"installed: pip install tf2onnx, {LEAVE_OUT}"
         ) from error
     from octune.backends.tensorflow.graph.sessions import new_session
     from octune.backends.tensorflow.model.freeze import as_graph
@@ -51,8 +51,7 @@ def from_tensorflow(
     if Pipeline.of(frozen) is not None:
         raise UnsupportedError(
             "model.target is onnx, and the graph reads its own file through an iterator, which ONNX does not "
-            "have. "
-            f"Give a graph that takes tensors, {LEAVE_OUT}"
+            f"have. Give a graph that takes tensors, {LEAVE_OUT}"
         )
     _check_memory(sum(node.attr["value"].ByteSize() for node in frozen.graph_def.node if node.op == "Const"))
     values = Fitting(taken.slots(), strict=taken.form.kind == "graph")(batch)[0].kwargs
@@ -64,9 +63,9 @@ def from_tensorflow(
                 frozen.graph_def,
                 input_names=list(frozen.inputs.values()),
                 output_names=list(frozen.outputs.values()),
-                opset=OPSET,
+                opset=EXPORT_OPSET,
             )
-        except Exception as error:  # it raises whatever its handlers meet
+        except Exception as error:  # its handlers raise exceptions of any class
             raise UnsupportedError(
                 f"tf2onnx cannot convert the model: {type(error).__name__}: {summary(error)}. "
                 f"Convert it yourself and give the .onnx file, {LEAVE_OUT}"
@@ -84,9 +83,8 @@ def _check_memory(weights: int) -> None:
     if available and COPIES * weights > available:
         raise UnsupportedError(
             f"model.target is onnx: tf2onnx needs about {COPIES * weights / 1e9:.0f} GB for "
-            f"{weights / 1e9:.1f} GB of weights, "
-            f"and {available / 1e9:.0f} GB are free. Convert it on a larger machine and give the .onnx file, "
-            f"{LEAVE_OUT}"
+            f"{weights / 1e9:.1f} GB of weights, and {available / 1e9:.0f} GB are free. Convert it on a "
+            f"larger machine and give the .onnx file, {LEAVE_OUT}"
         )
 
 
@@ -103,7 +101,7 @@ def _rename(graph: GraphProto, names: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def _silent() -> Any:
-    """The converter reports every step."""
+    """Silence the converter, which prints every step."""
     logger = logging.getLogger("tf2onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -19,10 +19,11 @@ import numpy as np
 import numpy.typing as npt
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-__all__ = ["Array", "Model", "View", "attribute", "captured", "declared", "subgraphs"]
+__all__ = ["Array", "Model", "QDQ_OPSET", "View", "attribute", "captured", "declared", "headed_like"]
 
 Array = npt.NDArray[Any]
 
+QDQ_OPSET = 13  # the first whose Q/DQ nodes have a scale per channel
 # Smaller tensors stay in the protobuf: shapes and axes, which shape inference wants to see.
 INLINE = 1024
 
@@ -66,6 +67,19 @@ class Model:
         return proto
 
 
+def headed_like(source: ModelProto) -> ModelProto:
+    """An empty protobuf with the versions and metadata of another."""
+    return ModelProto(
+        ir_version=source.ir_version,
+        producer_name=source.producer_name,
+        producer_version=source.producer_version,
+        domain=source.domain,
+        model_version=source.model_version,
+        opset_import=source.opset_import,
+        metadata_props=source.metadata_props,
+    )
+
+
 def declared(name: str, array: Array, **entries: Any) -> TensorProto:
     """A tensor without its data: name, type, shape, and where the data is."""
     tensor = TensorProto(name=name, data_type=helper.np_dtype_to_tensor_dtype(array.dtype), dims=array.shape)
@@ -90,7 +104,7 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def captured(graph: GraphProto) -> set[str]:
-    """The names that a subgraph takes from outside."""
+    """The names of outer tensors that a subgraph reads."""
     own = {item.name for item in (*graph.initializer, *graph.input)}
     needed: set[str] = set()
     for node in graph.node:
@@ -102,7 +116,9 @@ def captured(graph: GraphProto) -> set[str]:
 
 
 class View:
-    """Who makes and who reads every tensor of the main graph, and which tensors are constant."""
+    """Which node makes and which nodes read every tensor of the main graph, and which tensors are
+    constant.
+    """
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -135,7 +151,7 @@ class View:
         return self._readers.get(tensor, [])
 
     def only_reader(self, tensor: str) -> int | None:
-        """The one node that reads a tensor, if nothing else does and it is no output of the model."""
+        """The one node that reads a tensor, if nothing else does and it is not an output of the model."""
         readers = self.readers(tensor)
         return readers[0] if len(readers) == 1 and tensor not in self.outputs else None
 
@@ -188,7 +204,7 @@ class View:
         return None if axes is None else np.expand_dims(source, axes)
 
     def keep(self, kept: Callable[[int], bool]) -> None:
-        """Leave nodes out of the graph itself, by index. The view is of no use afterwards."""
+        """Leave nodes out of the graph itself, by index. The view must not be used afterwards."""
         nodes = [node for index, node in enumerate(self.nodes) if kept(index)]
         del self.model.proto.graph.node[:]
         self.model.proto.graph.node.extend(nodes)
@@ -202,7 +218,7 @@ class View:
                     self._ranks[item.name] = len(item.type.tensor_type.shape.dim)
 
     def elem_type(self, tensor: str) -> int:
-        """The type of a tensor's numbers as ONNX counts them; 0 where nobody knows."""
+        """The type of a tensor's numbers in ONNX's numbering; 0 where it is not known."""
         return self._types.get(tensor, 0)
 
     def rank(self, tensor: str) -> int | None:

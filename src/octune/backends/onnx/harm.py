@@ -1,8 +1,8 @@
 """Harm of every op in every scheme, without building a model for any of them.
 
 To first order, an error at an op's output moves the model's output in proportion. So the error of every
-scheme is computed at the op itself (see ``local``), and how much of it reaches the output is measured once
-for each op: a small part of a typical error is fed into the fp32 model at that place (see ``push``).
+scheme is computed at the op itself (see ``errors``), and how much of it reaches the output is measured once
+for each op: a small part of a typical error is fed into the fp32 model at that place (see ``inject``).
 
 Errors are measured by channel, relative to what the channel carries: a channel that is a hundred times larger
 is read by weights that are a hundred times smaller.
@@ -10,21 +10,19 @@ is read by weights that are a hundred times smaller.
 
 from __future__ import annotations
 
-import logging
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
 import numpy as np
 
 from octune.backends.batches import Inputs
-from octune.backends.onnx.discover import Found
+from octune.backends.onnx.errors import LocalErrors, OpErrors
 from octune.backends.onnx.graph import Array, View
-from octune.backends.onnx.insert import site_of
-from octune.backends.onnx.local import LocalErrors
-from octune.backends.onnx.observe import activated, tapped
-from octune.backends.onnx.push import Pushes
+from octune.backends.onnx.inject import Injector
+from octune.backends.onnx.kinds import Found
+from octune.backends.onnx.observe import tapped
 from octune.backends.onnx.runtimes import session
 from octune.harm import output_change
 from octune.plan import Scheme
@@ -32,10 +30,9 @@ from octune.repair import repairs_of
 
 __all__ = ["first_order_harm"]
 
-log = logging.getLogger("octune")
 # The share of an op's output that is fed in: small enough to be linear, large enough to show in fp32.
-PUSH = 0.02
-# Samples that are probed: at least two, and more while all pushes together stay below this many products. By
+INJECTED_SHARE = 0.02
+# Samples that are probed: at least two, and more while all probes together stay below this many products. By
 # their number and not by the clock, so that the same model and data have the same harms on every machine.
 ROWS = range(2, 5)
 PRODUCTS = 5e11
@@ -58,52 +55,46 @@ def first_order_harm(
     if not items or not feeds:
         return {}
     owners = _owners(view, found, errors)
-    pushes = Pushes(view, items, threads)
-    tensors = {
-        name
-        for item in items
-        for name in (item.x, item.output, *([item.b] if item.op.kind == "attention" else []))
-    }
-    inner = sorted({*tensors, *pushes.needed, *view.outputs} - set(view.inputs))
+    injector = Injector(view, items, threads)
+    tensors = {name for item in items for name in (*item.inputs, item.output)}
+    inner = sorted({*tensors, *injector.needed, *view.outputs} - set(view.inputs))
     taps = session(tapped(view, inner)[0], threads)
 
     def look(feed: Inputs) -> dict[str, Array]:
         return dict(zip(inner, taps.run(inner, dict(feed.kwargs)), strict=True)) | dict(feed.kwargs)
 
-    values: Harms = {}
+    values: Harms = defaultdict(float)
     feeds = _affordable(feeds, look, items) if splits else feeds[:1]
     for feed in feeds:
         seen = look(feed)
         for item in items:
             name = item.op.name
-            x, b, y = seen[item.x], seen.get(item.b), seen[item.output]
-            own = partial(errors, item, x=x, b=b, y=y, owns_output=name not in owners)
+            y = seen[item.output]
+            own = OpErrors(errors, item, [seen[x] for x in item.inputs], y, name not in owners)
             sampled = {scheme: own(scheme, few=True) for scheme in candidates[name]}
-            for scheme, harm in _harms(item, sampled, own, pushes, seen, view.outputs).items():
-                values[name, scheme] = values.get((name, scheme), 0.0) + harm / len(feeds)
+            for scheme, harm in _harms(item, sampled, own, injector, seen, view.outputs).items():
+                values[name, scheme] += harm / len(feeds)
             for reader in owners.get(name, ()):
-                if reader.fold_of is None:
+                if reader.factors is None:
                     continue
                 plain = Scheme.int8()
                 rounded = {
                     False: errors.rounding(item, y, y, plain),
-                    True: errors.rounding(item, y, y, plain, reader.fold_of),
+                    True: errors.rounding(item, y, y, plain, reader.factors),
                 }
-                # no sample: whole already
-                extra = _harms(item, rounded, rounded.__getitem__, pushes, seen, view.outputs)
+                # These errors are whole already.
+                extra = _harms(item, rounded, rounded.__getitem__, injector, seen, view.outputs)
                 for scheme in candidates.get(reader.op, ()):
                     if scheme.mode == "static":
-                        values[reader.op, scheme] = values.get((reader.op, scheme), 0.0) + extra[
-                            repairs_of(scheme).smooths
-                        ] / len(feeds)
-    return _one_range_for_all(values, items, view)
+                        values[reader.op, scheme] += extra[repairs_of(scheme).smooths] / len(feeds)
+    return _one_range_for_all(dict(values), items, view)
 
 
 def _harms(
     item: Found,
     sampled: Mapping[Key, Array],
     whole: Callable[[Key], Array],
-    pushes: Pushes,
+    injector: Injector,
     seen: Mapping[str, Array],
     outputs: Sequence[str],
 ) -> dict[Key, float]:
@@ -111,15 +102,15 @@ def _harms(
     compared with it on samples.
     """
     y = seen[item.output]
-    unit = _unit(y, item.channel_axis)
+    unit = _unit(y, item.kind.channel_axis)
     squares = {key: _square(error, unit) for key, error in sampled.items()}
     first = next((key for key in squares if 0 < squares[key] < np.inf), None)
     if first is None:
         return {key: 0.0 if square == 0 else np.inf for key, square in squares.items()}
     error = sampled[first] if sampled[first].shape == y.shape else whole(first)
-    share = min(1.0, PUSH * float(np.sqrt(y.size / max(_square(error, unit), 1e-30))))
+    share = min(1.0, INJECTED_SHARE * float(np.sqrt(y.size / max(_square(error, unit), 1e-30))))
     before = {name: seen[name] for name in outputs}
-    after = before | pushes(item, error * np.float32(share), seen)
+    after = before | injector.outputs(item, error * np.float32(share), seen)
     moved = output_change([before], [after])
     return {key: moved / share**2 * square / squares[first] for key, square in squares.items()}
 
@@ -135,13 +126,15 @@ def _unit(y: Array, channel_axis: int) -> Array:
     """What every channel carries, in a shape that divides ``y``."""
     axes = tuple(axis for axis in range(y.ndim) if axis != channel_axis % y.ndim)
     power = np.sqrt(np.square(y, dtype=np.float64).mean(axis=axes, keepdims=True))
-    return np.asarray(np.maximum(power, 1e-3 * power.max(initial=0.0) * 1e-3 + 1e-12), np.float32)
+    return np.asarray(np.maximum(power, 1e-6 * power.max(initial=0.0) + 1e-12), np.float32)
 
 
 def _affordable(
     feeds: Sequence[Inputs], look: Callable[[Inputs], Mapping[str, Array]], items: Sequence[Found]
 ) -> list[Inputs]:
-    """As many samples as all pushes have time for: one for each op, through half of the graph on average."""
+    """As many samples as there is time for, with one probe for each op, through half of the graph on
+    average.
+    """
     seen = look(feeds[0].resized(1))
     sample = sum(
         seen[item.output].size * (seen[item.x].shape[-1] if item.weight is None else item.weight[0].size)
@@ -158,28 +151,32 @@ def _affordable(
 
 @dataclass(frozen=True)
 class Reader:
-    """An op that a convolution's quantized output counts for: it reads it, or its smoothing (``fold_of``)
-    reaches back to it.
+    """An op that accounts for the rounding of another op's output: it reads that output, or its smoothing
+    multiplies it by ``factors``.
     """
 
     op: str
-    fold_of: Array | None = None
+    factors: Array | None = None
 
 
 def _owners(view: View, found: Mapping[str, Found], errors: LocalErrors) -> dict[str, list[Reader]]:
-    """Convolutions whose output's rounding counts for other ops."""
+    """The ops that account for the rounding of an op's quantized output in its place, if there are any."""
     readers: dict[str, list[Reader]] = {}
-    folds: dict[str, list[Reader]] = {}
+    smoothers: dict[str, list[Reader]] = {}
     for item in found.values():
-        if item.op.kind == "embedding" or len(item.op.schemes) == 1:
+        if len(item.op.schemes) == 1:
             continue
-        readers.setdefault(site_of(view, item, 0), []).append(Reader(item.op.name))
-        group = errors.group(item)
-        if group is not None and group.fold is not None and group.fold.target is not None:
-            folds.setdefault(group.fold.target.op.name, []).append(Reader(item.op.name, group.factors))
-    convs = [item for item in found.values() if item.op.kind == "conv"]
-    owners = {item.op.name: readers.get(activated(view, item)) or folds.get(item.op.name) for item in convs}
-    return {name: owned for name, owned in owners.items() if owned}
+        readers.setdefault(item.source(view), []).append(Reader(item.op.name))
+        group = errors.groups.of(item)
+        if group is not None and group.target is not None and group.target.op is not None:
+            target = group.target.op.op.name
+            smoothers.setdefault(target, []).append(Reader(item.op.name, group.factors))
+    owners: dict[str, list[Reader]] = {}
+    for name, item in found.items():
+        output = item.kind.quantized_output(view, item)
+        if output is not None and (counted := readers.get(output) or smoothers.get(name)):
+            owners[name] = counted
+    return owners
 
 
 def _one_range_for_all(values: Harms, items: Sequence[Found], view: View) -> Harms:
@@ -190,8 +187,8 @@ def _one_range_for_all(values: Harms, items: Sequence[Found], view: View) -> Har
     """
     by_tensor: dict[str, list[str]] = {}
     for item in items:
-        if item.weight is not None and item.op.kind != "embedding":
-            by_tensor.setdefault(site_of(view, item, 0), []).append(item.op.name)
+        if item.multiplies_weight:
+            by_tensor.setdefault(item.source(view), []).append(item.op.name)
     for names in by_tensor.values():
         plain = {
             s

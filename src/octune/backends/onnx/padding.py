@@ -1,5 +1,5 @@
-"""Zeros that a Pad puts around an image are the padding of the convolution behind it: int8 then flows without
-a stop between the two.
+"""Zeros that a Pad puts around an image become the padding of the convolution after it, so that no float op
+interrupts the flow of int8.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ __all__ = ["fold_pads"]
 
 
 def fold_pads(view: View) -> int:
-    """Fold in place where only convolutions read what was padded; return how many went."""
-    gone: set[int] = set()
+    """Fold in place where only convolutions read what was padded; return how many were folded."""
+    folded: set[int] = set()
     for index, node in enumerate(view.nodes):
         pads = _zeros(view, node) if node.op_type == "Pad" and node.output[0] not in view.outputs else None
         readers = [view.nodes[reader] for reader in view.readers(node.output[0])]
@@ -25,10 +25,10 @@ def fold_pads(view: View) -> int:
             kept = [item for item in conv.attribute if item.name not in ("pads", "auto_pad")]
             del conv.attribute[:]
             conv.attribute.extend([*kept, helper.make_attribute("pads", added)])
-        gone.add(index)
-    if gone:
-        view.keep(lambda index: index not in gone)
-    return len(gone)
+        folded.add(index)
+    if folded:
+        view.keep(lambda index: index not in folded)
+    return len(folded)
 
 
 def _zeros(view: View, node: NodeProto) -> list[int] | None:
@@ -48,7 +48,7 @@ def _zeros(view: View, node: NodeProto) -> list[int] | None:
 
 
 def _takes(node: NodeProto, padded: str, pads: list[int]) -> bool:
-    """Whether a node is a convolution of what was padded whose own padding is known."""
+    """Whether a node is a convolution that reads what was padded, and whose own padding is known."""
     if node.op_type != "Conv" or list(node.input).count(padded) != 1 or node.input[0] != padded:
         return False
     return attribute(node, "auto_pad", b"NOTSET") in (b"NOTSET", b"VALID", b"") and len(

@@ -30,14 +30,14 @@ from onnx.inliner import inline_local_functions
 from octune.backends.batches import Slot
 from octune.backends.onnx.batchnorm import fold_batchnorms
 from octune.backends.onnx.constants import fold_constants
-from octune.backends.onnx.graph import Array, Model, View, subgraphs, unused
+from octune.backends.onnx.graph import QDQ_OPSET, Array, Model, View, headed_like, subgraphs, unused
 from octune.backends.onnx.half import in_fp32
 from octune.backends.onnx.padding import fold_pads
 from octune.errors import ModelError, UnsupportedError, summary
 
-__all__ = ["open_model"]
+__all__ = ["batch_is_free", "inferred", "input_slots", "nodes_of_types", "open_model"]
 
-OPSET, OLDEST = 13, 11
+OLDEST_OPSET = 11
 QUANTIZED = {
     "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger",
     "QLinearMatMul", "QLinearConv", "QLinearAdd", "QGemm", "QAttention", "DynamicQuantizeMatMul",
@@ -89,18 +89,10 @@ def _refuse_quantized(graph: GraphProto) -> None:
 
 
 def _separated(proto: ModelProto, folder: Path | None) -> Model:
-    """The graph in a protobuf of its own, and its tensors as arrays that are read where they lie."""
+    """The graph in a protobuf of its own, and its tensors as arrays."""
     if proto.functions:
         proto = inline_local_functions(proto)
-    light = ModelProto(
-        ir_version=proto.ir_version,
-        producer_name=proto.producer_name,
-        producer_version=proto.producer_version,
-        domain=proto.domain,
-        model_version=proto.model_version,
-        opset_import=proto.opset_import,
-        metadata_props=proto.metadata_props,
-    )
+    light = headed_like(proto)
     graph = light.graph
     graph.name = proto.graph.name or "model"
     graph.node.extend(proto.graph.node)
@@ -129,8 +121,7 @@ def _array(tensor: TensorProto, folder: Path | None) -> Array | None:
     if folder is None:
         raise ModelError(
             f"Tensor {tensor.name!r} of the ModelProto is kept in a file beside it, and a ModelProto does "
-            "not know where. "
-            "Give the path of the .onnx file, or load it with external data."
+            "not know where. Give the path of the .onnx file, or load it with external data."
         )
     entries = {item.key: item.value for item in tensor.external_data}
     path = folder / entries["location"]
@@ -148,7 +139,7 @@ def _array(tensor: TensorProto, folder: Path | None) -> Array | None:
 
 
 def _declare_constants(model: Model, notes: list[str]) -> None:
-    """Constant nodes become tensors like the others; what has a value is no input."""
+    """Constant nodes become tensors like the others; what has a value is not an input."""
     graph = model.proto.graph
     kept: list[NodeProto] = []
     outputs = {item.name for item in graph.output}
@@ -186,19 +177,19 @@ def _constant(node: NodeProto) -> Array | None:
 
 
 def _current(model: Model) -> Model:
-    """The model in an opset whose Q/DQ nodes know channels. Weights stay out of it: they stand in as
-    inputs.
+    """The model in an opset whose Q/DQ nodes have a scale per channel. Inputs take the place of weights
+    while it is converted.
     """
     version = next(
-        (item.version for item in model.proto.opset_import if item.domain in ("", "ai.onnx")), OPSET
+        (item.version for item in model.proto.opset_import if item.domain in ("", "ai.onnx")), QDQ_OPSET
     )
-    if version >= OPSET:
+    if version >= QDQ_OPSET:
         model.proto.ir_version = max(model.proto.ir_version, 7)
         return model
-    if version < OLDEST:
+    if version < OLDEST_OPSET:
         raise UnsupportedError(
-            f"The model is of opset {version}. Expected {OLDEST} or later: export it again with a later "
-            "opset."
+            f"The model is of opset {version}. Expected {OLDEST_OPSET} or later: export it again with a "
+            "later opset."
         )
     proto, large = model.skeleton()
     small = [item for item in proto.graph.initializer if item.name not in large]
@@ -210,14 +201,12 @@ def _current(model: Model) -> Model:
     )
     proto.ir_version = max(proto.ir_version, 7)
     try:
-        proto = version_converter.convert_version(proto, OPSET)
-    except (
-        Exception
-    ) as error:  # the converter is native code, and raises RuntimeError for all it does not know
+        proto = version_converter.convert_version(proto, QDQ_OPSET)
+    # The converter is native code, and raises RuntimeError for whatever it does not know.
+    except Exception as error:
         raise UnsupportedError(
-            f"The model is of opset {version}, and could not be converted to {OPSET}, which int8 per channel "
-            "needs: "
-            f"{summary(error)}. Export it again with opset {OPSET} or later."
+            f"The model is of opset {version}, and could not be converted to {QDQ_OPSET}, which int8 "
+            f"per channel needs: {summary(error)}. Export it again with opset {QDQ_OPSET} or later."
         ) from error
     inputs = [item for item in proto.graph.input if item.name not in large]
     del proto.graph.input[:]
@@ -239,7 +228,7 @@ def _named(proto: ModelProto) -> None:
 def inferred(model: Model) -> Iterator[ValueInfoProto]:
     """What is known of the types and ranks of tensors; nothing where inference fails."""
     proto, _ = model.skeleton()
-    with suppress(Exception):  # a courtesy: without it every tensor is taken for what its node makes of it
+    with suppress(Exception):  # without it, types and ranks are simply not known
         proto = onnx.shape_inference.infer_shapes(proto)
     yield from (*proto.graph.value_info, *proto.graph.input, *proto.graph.output)
 
@@ -259,13 +248,13 @@ def _free_shape(kind: Any) -> tuple[int | None, ...] | None:
     return tuple(dim.dim_value if dim.dim_value > 0 else None for dim in kind.shape.dim)
 
 
-def counted(graph: GraphProto, kinds: set[str]) -> Iterator[NodeProto]:
-    """The nodes of those kinds in a graph and in all graphs inside it."""
+def nodes_of_types(graph: GraphProto, types: set[str]) -> Iterator[NodeProto]:
+    """The nodes of those types in a graph and in all graphs inside it."""
     for node in graph.node:
-        if node.op_type in kinds:
+        if node.op_type in types:
             yield node
         for inner in subgraphs(node):
-            yield from counted(inner, kinds)
+            yield from nodes_of_types(inner, types)
 
 
 def batch_is_free(model: Model) -> bool:

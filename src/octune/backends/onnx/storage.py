@@ -30,7 +30,7 @@ def versions() -> dict[str, str]:
 
 
 def save(model: OnnxModel, folder: Path) -> dict[str, Any]:
-    """Write the files; the plain data that comes back is what :func:`load` needs."""
+    """Write the files; returns what :func:`load` needs, as plain data."""
     runtime = named(model.runtime)
     if model.graph is None or runtime is None:
         raise ArtifactError("This model was itself loaded from a folder; copy that folder instead.")

@@ -1,24 +1,24 @@
 """Weights in int8, each made once and kept: variants of a model differ in which of them they use.
 
-store = WeightStore(Limit.PAIRS)
-packed = store.get(found, scheme, multiplier=None)
-packed.values, packed.scales
+weights = Int8Weights(Limit.PAIRS)
+made = weights.get(found, scheme, multiplier=None)
+made.values, made.scales
 """
 
 from __future__ import annotations
 
 import hashlib
 
-from octune.backends.onnx.discover import Found
 from octune.backends.onnx.graph import Array
+from octune.backends.onnx.kinds import Found
 from octune.int8 import LARGEST, LARGEST_OF_TWO_ACTIVATIONS, Int8Weight, Limit
 from octune.plan import Scheme
-from octune.repair import Repairs, repairs_of
+from octune.repair import repairs_of
 
-__all__ = ["WeightStore"]
+__all__ = ["Int8Weights"]
 
 
-class WeightStore:
+class Int8Weights:
     """Quantizes weights on demand and remembers them."""
 
     def __init__(self, limit: Limit) -> None:
@@ -32,6 +32,8 @@ class WeightStore:
 
     def get(self, found: Found, scheme: Scheme, multiplier: Array | None = None) -> Int8Weight:
         """The weights of an op, for an input whose channels are multiplied by ``multiplier``."""
+        if found.weight is None:
+            raise ValueError(f"{found.op.name} has no weight")
         repairs = repairs_of(scheme)
         digest = (
             ""
@@ -40,14 +42,9 @@ class WeightStore:
         )
         key = (found.op.name, scheme.granularity, repairs.weight_names, digest)
         if key not in self._kept:
-            self._kept[key] = self._pack(found, scheme.granularity, repairs, multiplier)
+            # Without a product, there is no sum that could overflow.
+            limit = self._limit if found.kind.multiplies else Limit.NONE
+            self._kept[key] = repairs.int8_weight(
+                found.weight, found.groups, scheme.granularity, limit, multiplier
+            )
         return self._kept[key]
-
-    def _pack(
-        self, found: Found, granularity: str | None, repairs: Repairs, multiplier: Array | None
-    ) -> Int8Weight:
-        if found.weight is None:
-            raise ValueError(f"{found.op.name} has no weight")
-        # An embedding's rows are only read, never multiplied: there is nothing to overflow.
-        limit = Limit.NONE if found.op.kind == "embedding" else self._limit
-        return repairs.int8_weight(found.weight, found.groups, granularity, limit, multiplier)

@@ -1,4 +1,4 @@
-"""What every runtime has in common: how it is asked, and how its models look to scoring code."""
+"""What every runtime has in common: how it is used, and how its models look to scoring code."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class OnnxModel(ABC):
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
     ) -> list[Any]:
-        """Outputs of that name, or all of them, in order."""
+        """The outputs of these names, or all of them, in order."""
         if self.seen is not None and not self.seen:
             self.seen.append(dict(input_feed))
         names = list(output_names) if output_names else [port.name for port in self._outputs]
@@ -74,7 +74,7 @@ class Runtime(ABC):
         return importlib.util.find_spec(self.package) is not None
 
     def version(self) -> str:
-        """Of the installed package."""
+        """The version of the installed package."""
         return str(importlib.import_module(self.package).__version__)
 
     @abstractmethod

@@ -14,7 +14,7 @@ from octune.errors import ModelError, summary
 
 __all__ = ["OnnxRuntime", "session"]
 
-# Its warnings are about what it does with a graph, not about what is wrong with it.
+# Its warnings say what it does with a graph, not what is wrong with it.
 ort.set_default_logger_severity(3)
 
 
@@ -54,7 +54,7 @@ def session(graph: Model | Path, threads: int | None) -> ort.InferenceSession:
     """An ONNX Runtime session on a graph whose tensors are shared with it, or on a file."""
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads or 0, 1
-    # Threads that go on spinning after a call take the cores from whatever is timed in turns with it.
+    # Threads that keep spinning after a call would take cores away from what is timed in turns with it.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     try:
         if isinstance(graph, Path):

@@ -1,11 +1,11 @@
-"""What the model answers when something is added to the output of one of its ops.
+"""What a model computes when an error is added to the output of one of its ops.
 
-    pushes = Pushes(view, items, threads)
-    seen = ...                                # values of pushes.needed, and of the model's inputs
-    pushes(item, error, seen)                 # -> outputs that come after the op, by name
+    injector = Injector(view, items, threads)
+    seen = ...                                # values of injector.needed, and of the model's inputs
+    injector.outputs(item, error, seen)       # -> outputs that come after the op, by name
 
-The graph is cut into parts, and an op is pushed in the graph from its part on: what comes before it is known
-already.
+The graph is cut into parts, and only the part of the op and those after it are run: what comes before is
+known already.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import numpy as np
 import onnxruntime as ort
 from onnx import ModelProto, TensorProto, helper
 
-from octune.backends.onnx.discover import Found
 from octune.backends.onnx.edit import Edit
 from octune.backends.onnx.graph import Array, Model, View, captured, subgraphs
+from octune.backends.onnx.kinds import Found
 from octune.backends.onnx.runtimes import session
 
-__all__ = ["Pushes"]
+__all__ = ["Injector"]
 
 PARTS = 4
 
 
-class Pushes:
+class Injector:
     """One session for every part of the graph, made when it is first needed."""
 
     def __init__(self, view: View, items: Sequence[Found], threads: int | None) -> None:
@@ -45,19 +45,19 @@ class Pushes:
         """Tensors whose values must be known where the graph is cut."""
         return set[str]().union(*self._frontiers) - set(self._view.inputs)
 
-    def __call__(self, item: Found, push: Array, seen: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs of the model that can change, when ``push`` is added to the op's output."""
+    def outputs(self, item: Found, error: Array, seen: Mapping[str, Array]) -> dict[str, Array]:
+        """The outputs of the model that can change when ``error`` is added to the op's output."""
         part = self._part_of[item.op.name]
         if part not in self._sessions:
             self._sessions[part] = self._made(part, seen)
         running, names = self._sessions[part]
         rest = {name: np.zeros((), np.float32) for name in names.values()}
         outputs = [port.name for port in running.get_outputs()]
-        feed = {name: seen[name] for name in self._frontiers[part]} | rest | {names[item.op.name]: push}
+        feed = {name: seen[name] for name in self._frontiers[part]} | rest | {names[item.op.name]: error}
         return dict(zip(outputs, running.run(outputs, feed), strict=True))
 
     def _frontier(self, start: int) -> list[str]:
-        """What the nodes from ``start`` on read of what comes before: inputs of the model among it."""
+        """The tensors that nodes from ``start`` on read and nodes before it make, and inputs of the model."""
         model = self._view.model
         stored = {*model.tensors, *(item.name for item in model.proto.graph.initializer)}
         made: set[str] = set()
@@ -94,7 +94,7 @@ class Pushes:
         edit = Edit(View(Model(proto, source.tensors)))
         names = {}
         for item in self._groups[part]:
-            names[item.op.name] = edit.name(f"{item.output}/push")
+            names[item.op.name] = edit.name(f"{item.output}/error")
             edit.inputs.append(helper.make_tensor_value_info(names[item.op.name], TensorProto.FLOAT, None))
             edit.insert(item.output, "Add", names[item.op.name])
         return session(edit.finish(), self._threads), names

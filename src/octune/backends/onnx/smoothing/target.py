@@ -1,7 +1,7 @@
 """Where a factor for every channel of a tensor can go, instead of into a multiplication of its own.
 
-    fold = find_fold(view, ops_by_node, tensor, channels=768, axis=-1)
-    fold.channels, fold.constants, fold.target
+    target = find_target(view, ops_by_node, tensor, channels=768, axis=-1)
+    target.channels, target.constants, target.op
 
 Scaling an op's output channels is free: they have weights of their own. The way from the op to the tensor may
 lead through whatever keeps channels apart and commutes with positive factors: ReLU, pooling, flattening, an
@@ -16,31 +16,33 @@ from dataclasses import dataclass, field
 import numpy as np
 from onnx import NodeProto
 
-from octune.backends.onnx.discover import Found
 from octune.backends.onnx.graph import Array, View, attribute
+from octune.backends.onnx.kinds import Found
 
-__all__ = ["Fold", "find_fold"]
+__all__ = ["SmoothingTarget", "find_target"]
 
 ELEMENTWISE = {"Relu", "LeakyRelu", "Identity", "Dropout"}
 POOLING = {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
-    """What to multiply: constants by (node, input slot) along an axis, and the output channels of ``target``,
-    if it is an op.
+class SmoothingTarget:
+    """What to multiply: constants by (node, input slot) along an axis, and the output channels of ``op``, if
+    there is one.
 
     ``channels`` may be fewer than the tensor's: behind a Flatten, neighbours belong to the same channel.
     """
 
     channels: int
-    target: Found | None = None
+    op: Found | None = None
     constants: tuple[tuple[int, int, int], ...] = field(default=())
 
 
-def find_fold(view: View, ops: Mapping[int, Found], tensor: str, channels: int, axis: int) -> Fold | None:
-    """The way back from a tensor that only the caller reads, to where its channels can be scaled. None if
-    there is none.
+def find_target(
+    view: View, ops: Mapping[int, Found], tensor: str, channels: int, axis: int
+) -> SmoothingTarget | None:
+    """Follow a tensor back to where its channels can be scaled. The caller's ops must be its only readers.
+    None if there is no such place.
     """
     constants: list[tuple[int, int, int]] = []
     flattened = False
@@ -50,11 +52,11 @@ def find_fold(view: View, ops: Mapping[int, Found], tensor: str, channels: int, 
             return None
         node = view.nodes[index]
         found = ops.get(index)
-        if found is not None and found.weight is not None and found.op.kind != "embedding":
+        if found is not None and found.weight is not None and found.kind.multiplies:
             outputs = found.weight.shape[0]
             fits = outputs == channels or (flattened and channels % outputs == 0)
-            right_axis = (axis == 1) == found.is_conv
-            return Fold(outputs, found, tuple(constants)) if fits and right_axis else None
+            right_axis = axis == found.kind.channel_axis
+            return SmoothingTarget(outputs, found, tuple(constants)) if fits and right_axis else None
         if flattened:
             step: str | None = _spatial(view, node, axis)[0]
         elif _is_flatten(view, node) and axis == -1 and not constants:
@@ -62,14 +64,14 @@ def find_fold(view: View, ops: Mapping[int, Found], tensor: str, channels: int, 
         else:
             norm = _normalisation(view, node, channels, axis)
             if norm:
-                return Fold(channels, None, (*constants, *((index, slot, 0) for slot in norm)))
+                return SmoothingTarget(channels, None, (*constants, *((index, slot, 0) for slot in norm)))
             if node.op_type in ("Add", "Mul"):
                 slot = _vector_slot(view, node, channels, axis)
                 if slot is None:
                     return None
                 constants.append((index, slot, axis))
                 if node.op_type == "Mul":
-                    return Fold(channels, None, tuple(constants))
+                    return SmoothingTarget(channels, None, tuple(constants))
                 step = node.input[1 - slot]
             else:
                 step, axis = _spatial(view, node, axis)
