@@ -14,7 +14,7 @@ from torch import nn
 from octune.backends import Settings
 from octune.backends.torch import TorchBackend
 from octune.backends.torch.compiled import compile_model
-from octune.backends.torch.geometry import geometry_of, same_padding
+from octune.backends.torch.kinds.geometry import geometry_of, same_padding
 from octune.backends.torch.layers import Layer
 from octune.plan import Plan, Scheme
 from tests.backends.contract import calibrated

@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 from octune.backends.batches import Inputs
-from octune.backends.torch.layers import Int8Conv2d
+from octune.backends.torch.layers import Int8Layer
 from octune.backends.torch.lowering import fill_empty_arguments, fold_packing, lower, quantize_as_layers_do
 from octune.backends.torch.quantize import to_uint8
 from octune.errors import ArtifactError, UnsupportedError, summary
@@ -251,7 +251,7 @@ def compile_model(model: nn.Module, call: Inputs) -> CompiledModel:
     outputs = {
         f"{name}.weight_int8": layer.output
         for name, layer in model.named_modules()
-        if isinstance(layer, Int8Conv2d) and layer.output
+        if isinstance(layer, Int8Layer) and layer.output
     }
     lower(program, outputs)
     folder = tempfile.TemporaryDirectory(prefix="octune-")

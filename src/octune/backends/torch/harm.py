@@ -16,6 +16,7 @@ from torch import nn
 
 from octune.backends.batches import Inputs
 from octune.backends.torch.batches import the_input
+from octune.backends.torch.hooks import hooks
 from octune.backends.torch.layers import Layer
 from octune.harm import output_spread
 from octune.plan import Scheme
@@ -73,12 +74,8 @@ def _gradients(
         return hook
 
     handles = [module.register_forward_hook(keep(name)) for name, module in modules.items()]
-    try:
-        with torch.enable_grad():
-            result = _floats(call(model))
-    finally:
-        for handle in handles:
-            handle.remove()
+    with hooks(handles), torch.enable_grad():
+        result = _floats(call(model))
     spread = sum(output_spread(out.detach().float().numpy()) for out in result)
     flat = [(name, tensor) for name, tensors in outputs.items() for tensor in tensors]
     draws = []
@@ -128,12 +125,8 @@ def _errors(
     handles = [
         module.register_forward_hook(compare(name), with_kwargs=True) for name, module in modules.items()
     ]
-    try:
-        with torch.no_grad():
-            call(model)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with hooks(handles), torch.no_grad():
+        call(model)
     return {key: float(value.square().sum()) / DRAWS for key, value in sums.items()}
 
 

@@ -21,7 +21,8 @@ from torch import nn
 
 from octune.backends.torch.compiled import CompiledModel, export_program, load_compiled, load_program
 from octune.backends.torch.copying import replace_module
-from octune.backends.torch.layers import LAYERS, Int8Embedding, Int8Weights, Layer
+from octune.backends.torch.kinds import LAYERS
+from octune.backends.torch.layers import Int8Layer, Layer
 from octune.errors import ArtifactError
 from octune.importing import resolve
 from octune.machine import probe_machine
@@ -162,7 +163,7 @@ def load(
         reason = error
     if eager is not None and limit_again:
         for module in eager.modules():
-            if isinstance(module, Int8Weights):
+            if isinstance(module, Int8Layer) and module.multiplies_int8:
                 module.limit_again()
     if (
         "compiled" in metadata
@@ -173,9 +174,8 @@ def load(
     if eager is not None:
         return eager
     if (folder / PROGRAM).exists():
-        kinds = {name: layer["kind"] for name, layer in metadata["layers"].items()}
         multiplied = [
-            name for name, kind in kinds.items() if kind.startswith("int8") and kind != Int8Embedding.kind
+            name for name, layer in metadata["layers"].items() if LAYERS[layer["kind"]].multiplies_int8
         ]
         return load_program(folder / PROGRAM, limit_again=multiplied if limit_again else ())
     raise reason or ArtifactError(f"{folder} holds nothing that can be run here.")
