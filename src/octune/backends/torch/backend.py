@@ -279,6 +279,12 @@ class TorchBackend(Backend):
         return open_model(source)
 
     @classmethod
+    def to_onnx(cls, model: nn.Module, settings: Settings, batch: Any) -> tuple[Any, Settings]:
+        from octune.backends.torch.to_onnx import to_onnx  # imports ONNX, which need not be installed
+
+        return to_onnx(model, batch), settings
+
+    @classmethod
     def self_test(cls) -> SelfTest:
         return self_test()
 

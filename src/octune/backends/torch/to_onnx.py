@@ -1,0 +1,113 @@
+"""PyTorch models as ONNX, for ``model.target: onnx``.
+
+    proto = to_onnx(module, batch)
+
+TorchScript's exporter is used: it needs nothing but torch and onnx. Inputs are those of the batch; batch and
+sequence lengths stay free.
+"""
+
+from __future__ import annotations
+
+import inspect
+import tempfile
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+from onnx import ModelProto
+from torch import nn
+
+from octune.backends.onnx.converted import OPSET, check_answers
+from octune.backends.torch.batches import Trying, named_outputs
+from octune.backends.torch.copying import private_copy
+from octune.errors import UnsupportedError, summary
+
+__all__ = ["to_onnx"]
+
+
+def to_onnx(model: nn.Module, batch: Any) -> ModelProto:
+    """The model as ONNX; raises UnsupportedError if it cannot be exported, or would then compute something
+    else.
+    """
+    copied, _ = private_copy(model)
+    call, _ = Trying(copied)(batch)
+    set_attention: Any = getattr(copied, "set_attn_implementation", None)
+    if set_attention is not None:  # attention in single steps is what runtimes know how to fuse
+        set_attention("eager")
+    names = [
+        name
+        for name, p in inspect.signature(copied.forward).parameters.items()
+        if p.kind is not p.VAR_POSITIONAL
+    ]
+    names += [f"input_{position}" for position in range(len(names), len(call.args))]
+    tensors = {
+        name: value
+        for name, value in (*zip(names, call.args, strict=False), *call.kwargs.items())
+        if isinstance(value, torch.Tensor)
+    }
+    with torch.inference_mode():
+        wanted = named_outputs(call(copied))
+
+    class Plain(nn.Module):
+        """Tensors in, a tuple of tensors out."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = copied
+
+        def forward(self, *values: Any) -> tuple[Any, ...]:
+            given = dict(zip(tensors, values, strict=True))
+            args = [given.get(name, value) for name, value in zip(names, call.args, strict=False)]
+            made = self.inner(*args, **{name: given.get(name, value) for name, value in call.kwargs.items()})
+            made = (
+                list(made.values())
+                if isinstance(made, Mapping)
+                else made
+                if isinstance(made, list | tuple)
+                else [made]
+            )
+            return tuple(value for value in made if isinstance(value, torch.Tensor))
+
+    axes = {name: _free(tensor) for name, tensor in tensors.items()} | {name: {0: "batch"} for name in wanted}
+    with (
+        tempfile.TemporaryDirectory(prefix="octune-export-") as folder,
+        warnings.catch_warnings(),
+        torch.no_grad(),
+    ):
+        warnings.simplefilter("ignore")
+        path = Path(folder) / "model.onnx"
+        try:
+            torch.onnx.export(
+                Plain(),
+                tuple(tensors.values()),
+                str(path),
+                dynamo=False,
+                opset_version=OPSET,
+                input_names=list(tensors),
+                output_names=list(wanted),
+                dynamic_axes=axes,
+            )
+            made = onnx.load(str(path))
+        except Exception as error:
+            raise UnsupportedError(
+                f"The model cannot be exported to ONNX: {type(error).__name__}: {summary(error)}. "
+                "Export it yourself and give the .onnx file, or leave model.target out."
+            ) from error
+    for node in made.graph.node:
+        node.name = node.name.replace("/inner/", "/", 1)
+    check_answers(made, {name: tensor.numpy() for name, tensor in tensors.items()}, wanted)
+    return made
+
+
+def _free(tensor: torch.Tensor) -> dict[int, str]:
+    """Which dimensions stay free: the batch, and the sequence of token ids."""
+    return (
+        {0: "batch", 1: "sequence"}
+        if tensor.ndim == 2 and not tensor.is_floating_point()
+        else {0: "batch"}
+        if tensor.ndim
+        else {}
+    )
