@@ -1,4 +1,4 @@
-"""TensorFlow models as ONNX, by tf2onnx, where the machine has the memory for it.
+"""TensorFlow models as ONNX, by tf2onnx, if the machine has the memory for it.
 
     proto = to_onnx(model, settings, batch)
 
@@ -62,7 +62,7 @@ def to_onnx(model: Any, settings: Settings, batch: Any) -> ModelProto:
                 output_names=list(frozen.outputs.values()),
                 opset=OPSET,
             )
-        except Exception as error:  # it raises whatever its handlers meet
+        except Exception as error:  # its handlers may raise anything
             raise UnsupportedError(
                 f"tf2onnx cannot convert the model: {type(error).__name__}: {summary(error)}. "
                 f"Convert it yourself and give the .onnx file, {LEAVE_OUT}"

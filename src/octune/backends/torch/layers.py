@@ -23,7 +23,7 @@ from octune.int8 import Int8Weight, limited_again
 
 __all__ = ["Bf16Layer", "Int8Layer", "Layer", "onednn", "stored"]
 
-# Any: the operators of this namespace are made at run time, and typed as such they would give Any everywhere.
+# Any: the operators of this namespace are made at run time, so nothing is known about their types.
 onednn: Any = torch.ops.onednn
 
 
@@ -63,8 +63,8 @@ class Layer(nn.Module):
 
 
 class Kernel(NamedTuple):
-    """What a kernel is called with besides its input. To look a tensor up in a module takes as long as a
-    small kernel: it is done once.
+    """What a kernel is called with besides its input. Looking a tensor up in a module takes as long as a
+    small kernel, so it is done once.
     """
 
     packed: torch.Tensor

@@ -4,8 +4,8 @@ again.
     model = from_program(torch.export.load("model.pt2"))
 
 A program has no modules, only calls on parameters. But the parameters keep the names that they had in the
-model, so every call can be given back its module under its old name, and from there on a program is a model
-like any other.
+model, so every call can get its module back under its old name, and from then on a program is a model like
+any other.
 """
 
 from __future__ import annotations

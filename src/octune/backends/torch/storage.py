@@ -59,7 +59,7 @@ class Origin:
         return cls("class", name)
 
     def build(self) -> nn.Module:
-        """The architecture with whatever weights; raises ArtifactError when the code for it is not here."""
+        """The architecture with any weights; raises ArtifactError if the code for it cannot be imported."""
         try:
             made = resolve(self.reference)
         except (ImportError, AttributeError) as error:
@@ -120,7 +120,7 @@ def save(model: nn.Module, origin: Origin, folder: Path, example: Any = None) ->
     if origin.kind == "class" and example is not None:
         try:
             export_program(eager, example, folder / PROGRAM)
-        except Exception as error:  # exporting is a courtesy here: loading with a factory works without it
+        except Exception as error:  # not essential: loading with a factory works without it
             log.info("the model cannot be exported (%s): loading it will need its class", error)
             (folder / PROGRAM).unlink(missing_ok=True)
     return metadata
@@ -150,7 +150,7 @@ def load(
     """Build the model again: from its class where that is possible, else from the compiled or exported
     program.
 
-    ``limit_again`` makes the weights safe for this CPU, which native code cannot be asked to do.
+    ``limit_again`` makes the weights safe for this CPU, which is not possible in native code.
     """
     origin = Origin(**metadata["origin"])
     eager: nn.Module | None = None
@@ -159,7 +159,7 @@ def load(
         eager = _restore(factory() if factory is not None else origin.build(), folder, metadata)
     except ArtifactError as error:
         if factory is not None:
-            raise  # it was given to be used
+            raise  # the user has given it to be used
         reason = error
     if eager is not None and limit_again:
         for module in eager.modules():

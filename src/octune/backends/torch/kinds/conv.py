@@ -38,7 +38,7 @@ class Int8Conv(Int8Layer):
     packed for an unknown one, they are packed again at every call, which at batch 1 takes several times
     longer than the convolution itself. ``output`` is the scale and zero point that fit what the convolution
     returns, for the compiled form (see ``lowering``). ``pads`` (see ``geometry``) is there only where sides
-    differ, which the kernel cannot do.
+    differ, which the kernel does not support.
     """
 
     rank: ClassVar[int]
@@ -80,7 +80,7 @@ class Int8Conv(Int8Layer):
         compiling = torch.compiler.is_compiling()
         kernel = self.ready() if compiling or self._kernel is None else self._kernel
         squeezed = input.ndim == self.rank + 1
-        # A cast that changes nothing still is a node of an exported graph, and keeps the compiler from fusing
+        # A cast that changes nothing is still a node of an exported graph, and keeps the compiler from fusing
         # across it.
         x = input if input.dtype is torch.float32 else input.float()
         x = x.unsqueeze(0) if squeezed else x
@@ -123,8 +123,8 @@ def _pads(settings: Mapping[str, Any], weight: torch.Tensor, shape: Sequence[int
 
 
 class Conv(Kind):
-    """Any number of dimensions. There is no dynamic scheme: its ranges cost a pass over the whole image
-    before the convolution can begin, and that is never worth it.
+    """Shared by convolutions of any number of dimensions. They have no dynamic scheme: finding the range
+    takes a pass over the whole image before the convolution can begin, which is never worth it.
     """
 
     module: Convolution
@@ -133,7 +133,7 @@ class Conv(Kind):
 
     @cached_property
     def geometry(self) -> Geometry | None:
-        """How it lies on its image, if it is a plain convolution in some form."""
+        """How it is placed on its image; None if it computes something else."""
         return geometry_of(self.module)
 
     @property

@@ -1,4 +1,4 @@
-"""How a convolution lies on its image, for classes of a model's own too.
+"""How a convolution is placed on its image, for a model's own classes too.
 
     geometry_of(module)         # -> Geometry, or None where it computes something else
 
