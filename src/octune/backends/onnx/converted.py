@@ -1,4 +1,4 @@
-"""What those who convert models of other frameworks to ONNX need: ``to_onnx.py`` of each."""
+"""What the converters of other frameworks (their ``to_onnx.py``) need from here."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from octune.backends.onnx.runtimes import session
 from octune.backends.onnx.source import open_model
 from octune.errors import UnsupportedError
 
-__all__ = ["OPSET", "check_answers", "rename"]
+__all__ = ["EXPORT_OPSET", "check_answers", "rename"]
 
-OPSET = 17
+EXPORT_OPSET = 17
 CLOSE = 1e-3
 
 
 def check_answers(made: ModelProto, inputs: Outputs, wanted: Outputs) -> None:
-    """A converter that follows one path through the model may lose another: what it made must answer as the
-    model does, or UnsupportedError is raised.
+    """A converter that follows one path through the model may lose another: what it made must compute what
+    the model computes, or UnsupportedError is raised.
     """
     running = session(open_model(made)[0], None)
     taken = {item.name for item in running.get_inputs()}
@@ -30,7 +30,7 @@ def check_answers(made: ModelProto, inputs: Outputs, wanted: Outputs) -> None:
         largest = max(1.0, float(np.abs(array).max(initial=0.0)))
         if array.shape != value.shape or not np.allclose(array, value, rtol=CLOSE, atol=CLOSE * largest):
             raise UnsupportedError(
-                f"Converted to ONNX, the model computes another {name!r} for the first batch. Convert it "
+                f"Converted to ONNX, the model returns another {name!r} for the first batch. Convert it "
                 "yourself and give the .onnx file, or leave model.target out."
             )
 

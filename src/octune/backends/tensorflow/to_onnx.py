@@ -19,7 +19,7 @@ from onnx import ModelProto
 
 from octune.backends.base import Settings
 from octune.backends.batches import Fitting
-from octune.backends.onnx.converted import OPSET, check_answers, rename
+from octune.backends.onnx.converted import EXPORT_OPSET, check_answers, rename
 from octune.backends.tensorflow.graph.sessions import new_session
 from octune.backends.tensorflow.model.freeze import as_graph
 from octune.backends.tensorflow.model.kinds import take
@@ -28,20 +28,20 @@ from octune.errors import UnsupportedError, summary
 
 __all__ = ["to_onnx"]
 
-COPIES = 60  # of all weights, at the worst moment
+COPIES = 60  # of all weights, when it needs the most memory
 LEAVE_OUT = "or leave model.target out."
 
 
 def to_onnx(model: Any, settings: Settings, batch: Any) -> ModelProto:
-    """The model as ONNX; raises UnsupportedError if it cannot be converted, or would then compute something
-    else.
+    """The model as ONNX; raises UnsupportedError if it cannot be converted, or if the result computes
+    something else.
     """
     try:
         import tf2onnx
     except ImportError as error:
         raise UnsupportedError(
-            "model.target is onnx, and the model is TensorFlow's: tf2onnx converts it, and is not installed. "
-            f"pip install tf2onnx, {LEAVE_OUT}"
+            "model.target is onnx, and the model is a TensorFlow model. tf2onnx, which converts it, is not "
+            f"installed: pip install tf2onnx, {LEAVE_OUT}"
         ) from error
     taken = take(model, settings)
     frozen = taken.frozen
@@ -60,9 +60,9 @@ def to_onnx(model: Any, settings: Settings, batch: Any) -> ModelProto:
                 frozen.graph_def,
                 input_names=list(frozen.inputs.values()),
                 output_names=list(frozen.outputs.values()),
-                opset=OPSET,
+                opset=EXPORT_OPSET,
             )
-        except Exception as error:  # its handlers may raise anything
+        except Exception as error:  # its handlers raise exceptions of any class
             raise UnsupportedError(
                 f"tf2onnx cannot convert the model: {type(error).__name__}: {summary(error)}. "
                 f"Convert it yourself and give the .onnx file, {LEAVE_OUT}"
@@ -82,15 +82,14 @@ def _check_memory(weights: int) -> None:
     if available and COPIES * weights > available:
         raise UnsupportedError(
             f"model.target is onnx: tf2onnx needs about {COPIES * weights / 1e9:.0f} GB for "
-            f"{weights / 1e9:.1f} GB of weights, "
-            f"and {available / 1e9:.0f} GB are free. Convert it on a larger machine and give the .onnx file, "
-            f"{LEAVE_OUT}"
+            f"{weights / 1e9:.1f} GB of weights, and {available / 1e9:.0f} GB are free. Convert it on a "
+            f"larger machine and give the .onnx file, {LEAVE_OUT}"
         )
 
 
 @contextlib.contextmanager
 def _silent() -> Any:
-    """The converter reports every step."""
+    """Silence the converter, which prints every step."""
     logger = logging.getLogger("tf2onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -20,7 +20,7 @@ import torch
 from onnx import ModelProto
 from torch import nn
 
-from octune.backends.onnx.converted import OPSET, check_answers
+from octune.backends.onnx.converted import EXPORT_OPSET, check_answers
 from octune.backends.torch.batches import Trying, named_outputs
 from octune.backends.torch.copying import private_copy
 from octune.errors import UnsupportedError, summary
@@ -29,13 +29,13 @@ __all__ = ["to_onnx"]
 
 
 def to_onnx(model: nn.Module, batch: Any) -> ModelProto:
-    """The model as ONNX; raises UnsupportedError if it cannot be exported, or would then compute something
-    else.
+    """The model as ONNX; raises UnsupportedError if it cannot be exported, or if the export computes
+    something else.
     """
     copied, _ = private_copy(model)
     call, _ = Trying(copied)(batch)
     set_attention: Any = getattr(copied, "set_attn_implementation", None)
-    if set_attention is not None:  # attention in single steps is what runtimes know how to fuse
+    if set_attention is not None:  # runtimes fuse attention that is written in single steps
         set_attention("eager")
     names = [
         name
@@ -85,7 +85,7 @@ def to_onnx(model: nn.Module, batch: Any) -> ModelProto:
                 tuple(tensors.values()),
                 str(path),
                 dynamo=False,
-                opset_version=OPSET,
+                opset_version=EXPORT_OPSET,
                 input_names=list(tensors),
                 output_names=list(wanted),
                 dynamic_axes=axes,
