@@ -29,7 +29,7 @@ from bench_subject import Inputs, Subject
 
 from octune.backends.base import Settings
 from octune.backends.onnx import OnnxBackend
-from octune.backends.onnx.export import to_onnx
+from octune.backends.torch.to_onnx import to_onnx
 
 __all__ = ["COLUMNS", "CONTENDERS", "Preparation", "export", "prepare", "session_runner"]
 

@@ -43,7 +43,7 @@ def export(layers: int, file: str) -> None:
     from bench_machine import quiet
     from bench_models import bert, tensors
 
-    from octune.backends.onnx.export import to_onnx
+    from octune.backends.torch.to_onnx import to_onnx
 
     quiet()
     onnx.save(to_onnx(bert(num_hidden_layers=layers), tensors(tokens(AMOUNTS.shape, 0))), file)

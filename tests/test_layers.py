@@ -53,3 +53,22 @@ def test_no_layer_imports_what_is_above_it(layer: str, above: set[str]) -> None:
 @pytest.mark.parametrize("name", ["job.py", "tune.py", "sources.py", "backends/base.py"])
 def test_neutral_code_names_no_setting_of_one_framework(name: str) -> None:
     assert "stream" not in (ROOT / name).read_text().replace("streaming", "")
+
+
+FRAMEWORKS = ("torch", "tensorflow", "onnx")
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_a_backend_knows_of_another_only_what_converters_need(name: str) -> None:
+    others = tuple(f"backends.{other}" for other in FRAMEWORKS if other != name)
+    for file in sorted((ROOT / "backends" / name).rglob("*.py")):
+        found = {module for module in imports(file) if module.startswith(others)}
+        allowed = file.name == "to_onnx.py" and all(m.startswith("backends.onnx.converted") for m in found)
+        assert allowed or not found, file
+
+
+def test_nothing_but_a_backend_imports_its_modules() -> None:
+    private = tuple(f"backends.{name}" for name in FRAMEWORKS)
+    for file in sorted(ROOT.rglob("*.py")):
+        if "backends" not in file.relative_to(ROOT).parts:
+            assert not {module for module in imports(file) if module.startswith(private)}, file

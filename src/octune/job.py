@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from octune import sources
-from octune.backends import Backend, Settings, backend_for, backend_named
+from octune.backends import Backend, Settings, as_onnx, backend_for
 from octune.config import Config, load_config, parse_config
 from octune.cost.latency import Timing
 from octune.criterion import Absolute, Criterion, Relative
@@ -318,7 +318,7 @@ def _criterion(config: Config, evaluator: Evaluator) -> Criterion:
 
 
 def _as_onnx(materials: Materials, config: Config, settings: Settings) -> tuple[Any, Settings]:
-    """The model exported, with the first batch of the data as its example, and the settings for it."""
+    """The model converted, with the first batch of the data as its example, and the settings for it."""
     if materials.calibration is not None:
         batches = as_batches(materials.calibration, role="calibration", limit=_limit(config))
         if isinstance(materials.calibration, Iterator):  # drawn into memory: it can be walked only once
@@ -330,12 +330,7 @@ def _as_onnx(materials: Materials, config: Config, settings: Settings) -> tuple[
             "model.target is onnx: exporting needs a batch of data to follow through the model. Give "
             "calibration=."
         )
-    backend_named("onnx")  # says what to install, if it is not
-    from octune.backends.onnx.export import is_tensorflow, to_onnx
-
-    made = to_onnx(materials.model, batches.first(), settings)
-    # Tensors of a TensorFlow graph are named by the converter's user, and checked there.
-    return made, replace(settings, inputs=(), outputs=()) if is_tensorflow(materials.model) else settings
+    return as_onnx(materials.model, settings, batches.first())
 
 
 def _limit(config: Config) -> int:

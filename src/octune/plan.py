@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any, Literal
 
@@ -144,20 +144,16 @@ class Op:
     parameters: int = 0
     signature: str = ""
     note: str = ""
-    aliases: tuple[str, ...] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        return asdict(self) | {
-            "schemes": [scheme.to_json() for scheme in self.schemes],
-            "aliases": list(self.aliases),
-        }
+        return asdict(self) | {"schemes": [scheme.to_json() for scheme in self.schemes]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Op:
-        """The inverse of :meth:`to_json`."""
-        schemes = tuple(Scheme.from_json(scheme) for scheme in data["schemes"])
-        return cls(**{**data, "schemes": schemes, "aliases": tuple(data["aliases"])})
+        """The inverse of :meth:`to_json`. Workspaces of earlier versions may know more of an op."""
+        known = {item.name: data[item.name] for item in fields(cls) if item.name in data}
+        return cls(**{**known, "schemes": tuple(Scheme.from_json(scheme) for scheme in data["schemes"])})
 
     def can(self, dtype: Dtype) -> bool:
         """Whether any scheme of this op has that dtype."""

@@ -18,7 +18,7 @@ from torch import nn
 
 import octune
 from octune.backends import Settings, backend_for
-from octune.backends.torch.layers import Int8Weights
+from octune.backends.torch.layers import Int8Layer
 from octune.errors import ArtifactError
 from octune.int8 import ANYWHERE, NEEDS_EXACT
 from octune.machine import Machine, pretending
@@ -68,7 +68,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def pairs(model: nn.Module) -> int:
     return max(
-        int(largest_pairs(m.weight_int8.numpy()).max()) for m in model.modules() if isinstance(m, Int8Weights)
+        int(largest_pairs(m.weight_int8.numpy()).max()) for m in model.modules() if isinstance(m, Int8Layer)
     )
 
 
@@ -107,7 +107,7 @@ def test_so_are_those_of_a_program_that_is_loaded_without_its_class(
     assert (full / "program.pt2").exists()
     with pretending(AVX2):
         program, layers = octune.load(full), octune.load(full, factory=network)
-    assert not any(isinstance(module, Int8Weights) for module in program.modules())
+    assert not any(isinstance(module, Int8Layer) for module in program.modules())
     assert close(program, data)
     with torch.inference_mode():
         torch.testing.assert_close(program(data.test), layers(data.test))

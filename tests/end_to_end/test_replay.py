@@ -102,7 +102,6 @@ def test_criteria_are_plain_data(criterion: Criterion) -> None:
 
 
 def test_ops_are_plain_data() -> None:
-    op = Op(
-        "a", "linear", (Scheme.int8(repairs=("bias",)), Scheme.fp32()), 12, "Linear(3, 4)", "a note", ("b",)
-    )
+    op = Op("a", "linear", (Scheme.int8(repairs=("bias",)), Scheme.fp32()), 12, "Linear(3, 4)", "a note")
     assert Op.from_json(json.loads(json.dumps(op.to_json()))) == op
+    assert Op.from_json({**op.to_json(), "aliases": ["b"]}) == op, "as earlier versions wrote it"

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from octune.backends.torch.layers import quantized_layer
+from octune.backends.torch.kinds import Conv2d, Linear
 from octune.calibration import Observer, TensorStats
 from octune.int8 import Limit
 from octune.plan import Scheme
@@ -53,9 +53,7 @@ def test_the_mean_of_every_output_is_put_right(kind: str, bias: bool) -> None:
 
     def shift(repairs: tuple[str, ...]) -> float:
         scheme = Scheme.int8(granularity="per_tensor", repairs=repairs)
-        layer = quantized_layer(
-            module, "linear" if kind == "linear" else "conv2d", scheme, stats, limit=Limit.PAIRS
-        )
+        layer = (Linear if kind == "linear" else Conv2d)(module).layer(scheme, stats, limit=Limit.PAIRS)
         return float((layer(x) - module(x)).mean(dim=axes).abs().max())
 
     assert shift(()) > 0.1, "the case is meant to be hard"
@@ -65,7 +63,7 @@ def test_the_mean_of_every_output_is_put_right(kind: str, bias: bool) -> None:
 def test_it_goes_together_with_smoothing() -> None:
     module, x, stats = case("linear", True)
     schemes = (Scheme.int8(repairs=repairs) for repairs in ((SMOOTH.name,), (SMOOTH.name, BIAS.name)))
-    plain, both = (quantized_layer(module, "linear", scheme, stats, limit=Limit.PAIRS) for scheme in schemes)
+    plain, both = (Linear(module).layer(scheme, stats, limit=Limit.PAIRS) for scheme in schemes)
     assert torch.equal(plain.weight, both.weight)
     wanted = module(x)
     assert (both(x) - wanted).mean(dim=0).abs().sum() < (plain(x) - wanted).mean(dim=0).abs().sum()

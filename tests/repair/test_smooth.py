@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from octune.backends.torch.layers import quantized_layer
+from octune.backends.torch.kinds import Conv2d, Linear
 from octune.calibration import Observer, TensorStats
 from octune.errors import PlanError
 from octune.int8 import Limit
@@ -41,7 +41,7 @@ def case(factor: float, seed: int = 0) -> tuple[nn.Linear, torch.Tensor]:
 
 
 def error(linear: nn.Linear, x: torch.Tensor, scheme: Scheme) -> float:
-    layer = quantized_layer(linear, "linear", scheme, observed(x.numpy()), limit=Limit.PAIRS)
+    layer = Linear(linear).layer(scheme, observed(x.numpy()), limit=Limit.PAIRS)
     return float((layer(x) - linear(x)).square().mean() / linear(x).var())
 
 
@@ -58,7 +58,7 @@ def test_it_does_next_to_nothing_where_nothing_is_wrong() -> None:
 
 def test_the_float_weights_that_a_smoothed_layer_stands_for_are_the_original_ones() -> None:
     linear, x = case(50.0)
-    layer = quantized_layer(linear, "linear", SMOOTHED, observed(x.numpy()), limit=Limit.PAIRS)
+    layer = Linear(linear).layer(SMOOTHED, observed(x.numpy()), limit=Limit.PAIRS)
     assert torch.allclose(layer.weight, linear.weight, atol=0.02)
 
 
@@ -105,7 +105,7 @@ def test_convolutions_too(groups: int) -> None:
     observer = Observer()
     observer.update(x.numpy(), channel_axis=1)
     layers = {
-        scheme: quantized_layer(conv, "conv2d", scheme, observer.stats(), limit=Limit.PAIRS)
+        scheme: Conv2d(conv).layer(scheme, observer.stats(), limit=Limit.PAIRS)
         for scheme in (PLAIN, SMOOTHED)
     }
     errors = {
@@ -123,7 +123,7 @@ def test_convolutions_too(groups: int) -> None:
 def test_a_repair_that_an_op_does_not_have_is_refused(scheme: Scheme) -> None:
     linear, x = case(1.0)
     with pytest.raises(PlanError, match="has no repair"):
-        quantized_layer(linear, "linear", scheme, observed(x.numpy()), limit=Limit.PAIRS)
+        Linear(linear).layer(scheme, observed(x.numpy()), limit=Limit.PAIRS)
 
 
 @pytest.mark.parametrize("groups", [2, 4, 16])

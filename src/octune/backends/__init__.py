@@ -3,6 +3,6 @@ brought.
 """
 
 from octune.backends.base import Backend, Outputs, Settings
-from octune.backends.select import backend_for, backend_named
+from octune.backends.select import as_onnx, backend_for, backend_named
 
-__all__ = ["Backend", "Outputs", "Settings", "backend_for", "backend_named"]
+__all__ = ["Backend", "Outputs", "Settings", "as_onnx", "backend_for", "backend_named"]

@@ -33,6 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octune.calibration import Ranges
+from octune.errors import UnsupportedError
 from octune.int8 import Limit
 from octune.plan import Op, Plan, Scheme
 
@@ -276,6 +277,15 @@ class Backend(ABC):
     @abstractmethod
     def open(cls, source: str) -> Any:
         """The model that a configuration file names: a folder, a file or a hub name of this framework."""
+
+    @classmethod
+    def to_onnx(cls, model: Any, settings: Settings, batch: Any) -> tuple[Any, Settings]:
+        """The model converted to ONNX, with a batch of its data to follow through it, and the settings for
+        what was made. It must compute the same; raise UnsupportedError otherwise.
+        """
+        raise UnsupportedError(
+            f"model.target is onnx, and models of {cls.name} cannot be converted. Leave model.target out."
+        )
 
     @classmethod
     @abstractmethod

@@ -7,12 +7,13 @@ from __future__ import annotations
 import importlib
 import sys
 from contextlib import suppress
+from typing import Any
 
 from octune.backends.base import Backend, Settings
 from octune.errors import MissingDependency, ModelError, UnsupportedError
 from octune.machine import probe_machine
 
-__all__ = ["backend_for", "backend_named", "installed"]
+__all__ = ["as_onnx", "backend_for", "backend_named", "installed"]
 
 # name -> (module to look for in sys.modules, module and class of the backend, extra)
 _BACKENDS = {
@@ -50,9 +51,21 @@ def backend_for(model: object, settings: Settings) -> Backend:
     """Open the backend that accepts ``model``."""
     if refused := probe_machine().refused:
         raise UnsupportedError(refused)
+    return _backend_of(model)(model, settings)
+
+
+def as_onnx(model: object, settings: Settings, batch: Any) -> tuple[Any, Settings]:
+    """The model converted to ONNX by its own backend, and the settings for it; ``batch`` is an example of its
+    data.
+    """
+    backend_named("onnx")  # says what to install, if it is not
+    return _backend_of(model).to_onnx(model, settings, batch)
+
+
+def _backend_of(model: object) -> type[Backend]:
     for name, (package, *_) in _BACKENDS.items():
         if package in sys.modules and backend_named(name).accepts(model):
-            return backend_named(name)(model, settings)
+            return backend_named(name)
     raise ModelError(
         f"The model is a {type(model).__module__}.{type(model).__qualname__}, which no backend knows. "
         f"Expected one of: {', '.join(_BACKENDS)} (for PyTorch: a torch.nn.Module, for ONNX: an .onnx path "

@@ -10,9 +10,7 @@ import pytest
 from onnx import ModelProto
 
 import octune
-from octune.backends import Settings
-from octune.backends.onnx import from_tensorflow as module
-from octune.backends.onnx.export import to_onnx
+from octune.backends import Settings, as_onnx
 from octune.errors import UnsupportedError
 
 tf = pytest.importorskip("tensorflow")
@@ -59,28 +57,28 @@ def test_a_keras_model_computes_the_same() -> None:
     ]
     names = [port.name for port in model.inputs]
     batch = dict(zip(names, arrays, strict=True)) if len(names) > 1 else arrays[0]
-    made = to_onnx(model, batch)  # compares the answers itself
+    made, _ = as_onnx(model, Settings(), batch)  # compares the answers itself
     assert isinstance(made, ModelProto)
     assert len(made.graph.input) == len(names)
 
 
 def test_one_that_would_not_fit_is_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = bert()
-    monkeypatch.setattr(module, "COPIES", 10**9)
+    monkeypatch.setattr("octune.backends.tensorflow.to_onnx.COPIES", 10**9)
     with pytest.raises(
         UnsupportedError, match=r"needs about .* GB .* GB are free\. Convert it on a larger machine"
     ):
-        to_onnx(
-            graph.graph_def, batches(graph)[0], Settings(tuple(graph.inputs), tuple(graph.outputs.values()))
+        as_onnx(
+            graph.graph_def, Settings(tuple(graph.inputs), tuple(graph.outputs.values())), batches(graph)[0]
         )
 
 
 def test_a_graph_with_its_own_iterator_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="iterator, which ONNX does not have"):
-        to_onnx(pipeline_graph(), None, PIPELINE)
+        as_onnx(pipeline_graph(), PIPELINE, None)
 
 
 def test_without_the_converter_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tf2onnx", None)
     with pytest.raises(UnsupportedError, match="pip install tf2onnx"):
-        to_onnx(bert().graph_def, None)
+        as_onnx(bert().graph_def, Settings(), None)

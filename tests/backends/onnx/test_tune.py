@@ -14,7 +14,8 @@ import onnx
 import pytest
 
 import octune
-from octune.errors import ConfigError, MissingDependency, UnsupportedError
+from octune.backends import Settings, as_onnx
+from octune.errors import ConfigError, MissingDependency, ModelError, UnsupportedError
 from tests.backends.onnx.models import cnn
 from tests.backends.onnx.outliers import Case, cnn_case, transformer_case
 from tests.backends.torch.models import image_batches, tiny_bert, token_batches
@@ -172,10 +173,8 @@ class TestExport:
         assert result.environment["framework"] == "onnx"
 
     def test_what_cannot_be_exported_says_so(self) -> None:
-        from octune.backends.onnx.export import to_onnx
-
-        with pytest.raises(UnsupportedError, match=r"Expected a model of PyTorch or TensorFlow"):
-            to_onnx(object(), None)
+        with pytest.raises(ModelError, match=r"object, which no backend knows. Expected one of: pytorch"):
+            as_onnx(object(), Settings(), None)
         with pytest.raises(ConfigError, match="exporting needs a batch"):
             octune.tune(tiny_bert(), evaluate=lambda model: 1.0, config={"model": {"target": "onnx"}})
 

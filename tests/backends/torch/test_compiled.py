@@ -16,7 +16,7 @@ from octune.backends import Settings
 from octune.backends.batches import Inputs
 from octune.backends.torch import TorchBackend
 from octune.backends.torch.compiled import CompiledModel, Signature, compile_model, dynamic_dims, export
-from octune.backends.torch.layers import Int8Conv2d
+from octune.backends.torch.kinds.conv import Int8Conv2d
 from octune.backends.torch.lowering import lower
 from octune.calibration import Ranges
 from octune.errors import UnsupportedError

@@ -14,7 +14,7 @@ from torch import nn
 from octune.backends import Settings
 from octune.backends.torch import TorchBackend
 from octune.backends.torch.compiled import compile_model
-from octune.backends.torch.geometry import geometry_of, same_padding
+from octune.backends.torch.kinds.geometry import geometry_of, same_padding
 from octune.backends.torch.layers import Layer
 from octune.plan import Plan, Scheme
 from tests.backends.contract import calibrated
@@ -95,6 +95,32 @@ def test_zeros_around_the_image(module: nn.Conv2d, pads: Any) -> None:
     found = geometry_of(module)
     assert found is not None
     assert found.pads == pads
+
+
+class PadsAllSides(nn.Conv3d):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(F.pad(x, (0, 1, 2, 0, 1, 3)))
+
+
+@pytest.mark.parametrize(
+    ("module", "pads", "settings"),
+    [
+        (nn.Conv1d(4, 4, 3, padding=2), (2, 2), {"padding": [2]}),
+        (nn.Conv1d(4, 4, 4, padding="same"), (1, 2), {"padding": [0], "pads": [1, 2]}),
+        (nn.Conv3d(4, 4, 3, padding=(1, 2, 3)), (3, 3, 2, 2, 1, 1), {"padding": [1, 2, 3]}),
+        (
+            PadsAllSides(4, 4, 3, padding=1),
+            (1, 2, 3, 1, 2, 4),
+            {"padding": [0, 0, 0], "pads": [1, 2, 3, 1, 2, 4]},
+        ),
+    ],
+)
+def test_images_of_one_and_three_dimensions(module: Any, pads: Any, settings: dict[str, Any]) -> None:
+    found = geometry_of(module)
+    assert found is not None
+    assert found.pads == pads
+    rank = len(pads) // 2
+    assert found.settings() == {"stride": [1] * rank, "dilation": [1] * rank, "groups": 1, **settings}
 
 
 @pytest.mark.parametrize(

@@ -220,6 +220,10 @@ class OnnxBackend(Backend):
         return path
 
     @classmethod
+    def to_onnx(cls, model: Any, settings: Settings, batch: Any) -> tuple[Any, Settings]:
+        return model, settings
+
+    @classmethod
     def self_test(cls) -> SelfTest:
         return self_test(lambda model: cls(model, Settings()))
 

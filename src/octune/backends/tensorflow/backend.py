@@ -290,6 +290,13 @@ class TensorFlowBackend(Backend):
         return open_model(source)
 
     @classmethod
+    def to_onnx(cls, model: Any, settings: Settings, batch: Any) -> tuple[Any, Settings]:
+        from octune.backends.tensorflow.to_onnx import to_onnx  # imports ONNX, which need not be installed
+
+        # The names of inputs and outputs are those of the graph, which the converter has checked.
+        return to_onnx(model, settings, batch), replace(settings, inputs=(), outputs=())
+
+    @classmethod
     def self_test(cls) -> SelfTest:
         return self_test()
 

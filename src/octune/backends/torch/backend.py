@@ -32,7 +32,9 @@ from octune.backends.torch.copying import light_copy, private_copy, replace_modu
 from octune.backends.torch.discover import Found, discover
 from octune.backends.torch.doctor import self_test
 from octune.backends.torch.harm import first_order_harm
-from octune.backends.torch.layers import Layer, quantized_layer
+from octune.backends.torch.hooks import hooks
+from octune.backends.torch.kinds import KINDS
+from octune.backends.torch.layers import Layer
 from octune.backends.torch.sources import open_model
 from octune.calibration import Ranges
 from octune.errors import DataError, ModelError, UnsupportedError
@@ -43,9 +45,9 @@ from octune.plan import Op, Plan, Scheme
 __all__ = ["TorchBackend"]
 
 PROBE_ROWS = 8
-# Parameters of int8 forms that sensitivity keeps in memory from one batch to the next; forms of larger models
-# are made again.
-KEPT_FORMS = 200_000_000
+# Parameters of layers that harm() keeps in memory from one batch to the next; those of larger models are made
+# again.
+KEPT_PARAMETERS = 200_000_000
 
 
 class TorchBackend(Backend):
@@ -77,7 +79,7 @@ class TorchBackend(Backend):
         self._found: list[Found] = discover(self._prepared)
         self._splitter = Trying(self._reference)
         self._example: Inputs | None = None
-        self._notes += notes_on(self.ops(), "Linear, Conv2d, Conv1D, Embedding")
+        self._notes += notes_on(self.ops(), ", ".join(kind.name for kind in KINDS))
 
     # -- what is there ---------------------------------------------------------------------------------------
 
@@ -104,19 +106,17 @@ class TorchBackend(Backend):
 
     def observe(self, batches: Iterable[Inputs], visit: Visit) -> None:
         for call in batches:
-            handles = [
-                found.module.register_forward_pre_hook(
-                    self._watch(found.op, call.mask, visit), with_kwargs=True
-                )
+            inputs = [
+                found.module.register_forward_pre_hook(self._watch(found, call.mask, visit), with_kwargs=True)
                 for found in self._found
             ]
-            handles += [
-                f.module.register_forward_hook(self._watch_output(f.op, visit))
-                for f in self._found
-                if f.op.kind == "conv2d"
+            outputs = [
+                found.module.register_forward_hook(self._watch_output(found.op, visit))
+                for found in self._found
+                if found.kind.wants_output
             ]
             try:
-                with torch.inference_mode():
+                with hooks([*inputs, *outputs]), torch.inference_mode():
                     call(self._prepared)
             except DataError:
                 raise
@@ -124,9 +124,6 @@ class TorchBackend(Backend):
                 raise DataError(
                     f"The model cannot be run on the calibration data: {type(error).__name__}: {error}"
                 ) from error
-            finally:
-                for handle in handles:
-                    handle.remove()
 
     def prepare(self, inputs: Inputs) -> None:
         """Fold BatchNorms, and look at the ops again."""
@@ -142,18 +139,20 @@ class TorchBackend(Backend):
             self._found = discover(self._prepared)
 
     @staticmethod
-    def _watch(op: Op, mask: Mask | None, visit: Visit) -> Any:
+    def _watch(found: Found, mask: Mask | None, visit: Visit) -> Any:
+        name, kind = found.op.name, found.kind
+
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             x = the_input(args, kwargs)
             shape = tuple(x.shape)
-            if op.kind == "embedding" or not x.is_floating_point():
-                visit(op.name, None, shape=shape)
+            if not kind.has_range or not x.is_floating_point():
+                visit(name, None, shape=shape)
                 return
             array = x.detach().float().numpy()
             if (real := real_rows(array, mask)) is not None:
-                visit(op.name, real, shape=shape)
+                visit(name, real, shape=shape)
             else:
-                visit(op.name, array, shape=shape, channel_axis=1 if op.kind == "conv2d" else -1)
+                visit(name, array, shape=shape, channel_axis=kind.channel_axis)
 
         return hook
 
@@ -179,7 +178,10 @@ class TorchBackend(Backend):
         def make(name: str, scheme: Scheme) -> Layer:
             return self._layer(found[name], scheme, ranges)
 
-        if sum(found[name].op.parameters * len(schemes) for name, schemes in wanted.items()) <= KEPT_FORMS:
+        if (
+            sum(found[name].op.parameters * len(schemes) for name, schemes in wanted.items())
+            <= KEPT_PARAMETERS
+        ):
             make = functools.cache(make)  # every batch needs them again
         values = first_order_harm(
             self._prepared, {name: found[name].module for name in wanted}, wanted, make, calls
@@ -189,19 +191,14 @@ class TorchBackend(Backend):
     def alone(self, op: Op, scheme: Scheme, ranges: Ranges) -> Callable[[], object]:
         found = next(f for f in self._found if f.op.name == op.name)
         layer = found.module if scheme.dtype == "fp32" else self._layer(found, scheme, ranges)
-        shape = ranges[op.name].shape
-        x = (
-            torch.zeros(shape, dtype=torch.long)
-            if op.kind == "embedding"
-            else torch.randn(shape, generator=torch.Generator().manual_seed(0))
-        )
+        x = found.kind.example(ranges[op.name].shape)
         return torch.inference_mode()(functools.partial(layer, x))
 
     # -- act -------------------------------------------------------------------------------------------------
 
     def _layer(self, found: Found, scheme: Scheme, ranges: Ranges) -> Layer:
-        seen, given = ranges.get(found.op.name), ranges.get(found.op.name + OUTPUT)
-        return quantized_layer(found.module, found.op.kind, scheme, seen, given, limit=self.limit)
+        stats, output = ranges.get(found.op.name), ranges.get(found.op.name + OUTPUT)
+        return found.kind.layer(scheme, stats, output, limit=self.limit)
 
     def apply(self, plan: Plan, ranges: Ranges) -> nn.Module:
         plan.check(self.ops())
@@ -239,11 +236,8 @@ class TorchBackend(Backend):
             if not seen:
                 seen.append(self._splitter.call(args, dict(kwargs)))
 
-        handle = model.register_forward_pre_hook(hook, with_kwargs=True)
-        try:
+        with hooks([model.register_forward_pre_hook(hook, with_kwargs=True)]):
             yield seen
-        finally:
-            handle.remove()
 
     def refreshed(self, model: nn.Module) -> nn.Module:
         return model.eval()
@@ -283,6 +277,12 @@ class TorchBackend(Backend):
     @classmethod
     def open(cls, source: str) -> nn.Module:
         return open_model(source)
+
+    @classmethod
+    def to_onnx(cls, model: nn.Module, settings: Settings, batch: Any) -> tuple[Any, Settings]:
+        from octune.backends.torch.to_onnx import to_onnx  # imports ONNX, which need not be installed
+
+        return to_onnx(model, batch), settings
 
     @classmethod
     def self_test(cls) -> SelfTest:

@@ -1,8 +1,8 @@
 """Folding BatchNorm into the convolution before it, found by watching the model run.
 
-No tracing: a BatchNorm belongs to a convolution if its input is the very tensor that the convolution gave,
-every time. Folding is then checked on a real batch, and taken back where the output changes (the tensor had
-another reader).
+No tracing: a BatchNorm belongs to a convolution if its input is, every time, the very tensor that the
+convolution returned. Folding is then checked on a real batch, and undone where the output changes (the tensor
+had another reader). ``kinds`` says which BatchNorm can be folded into which convolution.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 from octune.backends.batches import Inputs
 from octune.backends.torch.batches import named_outputs, the_input
 from octune.backends.torch.copying import light_copy, replace_module
-from octune.backends.torch.geometry import geometry_of
+from octune.backends.torch.hooks import hooks
+from octune.backends.torch.kinds import kind_of
 
 __all__ = ["fold_batchnorms"]
 
@@ -43,12 +44,8 @@ def fold_batchnorms(model: nn.Module, call: Inputs) -> tuple[nn.Module, list[str
 def _fold(model: nn.Module, pairs: list[Pair]) -> nn.Module:
     folded = light_copy(model)
     for conv_name, bn_name in pairs:
-        conv, bn = folded.get_submodule(conv_name), folded.get_submodule(bn_name)
-        # _pairs chose them so
-        assert isinstance(conv, nn.Conv2d)
-        assert isinstance(bn, nn.BatchNorm2d)
-        assert bn.running_mean is not None
-        assert bn.running_var is not None
+        conv: Any = folded.get_submodule(conv_name)
+        bn: Any = folded.get_submodule(bn_name)
         weight, bias = fuse_conv_bn_weights(
             conv.weight, conv.bias, bn.running_mean, bn.running_var, bn.eps, bn.weight, bn.bias
         )
@@ -71,6 +68,11 @@ def _close(got: Any, wanted: Any) -> bool:
 
 def _pairs(model: nn.Module, call: Inputs) -> list[Pair]:
     names = {module: name for name, module in model.named_modules()}
+    kinds = {module: kind for module in names if (kind := kind_of(module)) and kind.batchnorm}
+    foldable = {kind.batchnorm for kind in kinds.values()}
+    norms = [m for m in names if type(m) in foldable and m.track_running_stats]
+    if not norms:
+        return []
     made_by: dict[int, nn.Module] = {}
     alive: list[torch.Tensor] = []  # keeps the tensors, so that their ids stay theirs
     sources: dict[nn.Module, set[nn.Module | None]] = {}
@@ -82,25 +84,15 @@ def _pairs(model: nn.Module, call: Inputs) -> list[Pair]:
     def before_bn(module: nn.Module, args: Any, kwargs: Any) -> None:
         sources.setdefault(module, set()).add(made_by.get(id(the_input(args, kwargs))))
 
-    norms = [m for m in names if type(m) is nn.BatchNorm2d and m.track_running_stats]
-    if not norms:
-        return []
-    handles = [
-        m.register_forward_hook(after_conv)
-        for m in names
-        if isinstance(m, nn.Conv2d) and geometry_of(m) is not None
-    ]
-    handles += [m.register_forward_pre_hook(before_bn, with_kwargs=True) for m in norms]
-    try:
-        with torch.inference_mode():
-            call(model)
-    finally:
-        for handle in handles:
-            handle.remove()
+    convs = [module for module, kind in kinds.items() if not kind.obstacle]
+    before = [bn.register_forward_pre_hook(before_bn, with_kwargs=True) for bn in norms]
+    after = [conv.register_forward_hook(after_conv) for conv in convs]
+    with hooks([*before, *after]), torch.inference_mode():
+        call(model)
     found = [
         (conv, bn)
-        for bn, convs in sources.items()
-        if len(convs) == 1 and (conv := next(iter(convs))) is not None
+        for bn, makers in sources.items()
+        if len(makers) == 1 and (conv := next(iter(makers))) is not None and type(bn) is kinds[conv].batchnorm
     ]
-    convs = [conv for conv, _ in found]
-    return [(names[conv], names[bn]) for conv, bn in found if convs.count(conv) == 1]
+    folded = [conv for conv, _ in found]
+    return [(names[conv], names[bn]) for conv, bn in found if folded.count(conv) == 1]

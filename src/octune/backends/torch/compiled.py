@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 from octune.backends.batches import Inputs
-from octune.backends.torch.layers import Int8Conv2d
+from octune.backends.torch.layers import Int8Layer
 from octune.backends.torch.lowering import fill_empty_arguments, fold_packing, lower, quantize_as_layers_do
 from octune.backends.torch.quantize import to_uint8
 from octune.errors import ArtifactError, UnsupportedError, summary
@@ -36,7 +36,7 @@ from octune.machine import probe_machine
 __all__ = ["CompiledModel", "Signature", "compile_model", "export_program", "load_compiled", "load_program"]
 
 log = logging.getLogger("octune")
-# One model is compiled once: to compile headers ahead, or to try whether vector code compiles for a CPU that
+# One model is compiled once: compiling headers ahead, or testing whether vector code compiles for a CPU that
 # has it, takes longer than it saves.
 COMPILER = {"freezing": True, "aot_inductor.precompile_headers": False, "cpp.vec_isa_ok": True}
 
@@ -63,7 +63,7 @@ class Signature:
         )
 
     def matches(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Whether a call is one that the program was exported for. None is as good as not given."""
+        """Whether a call is one that the program was exported for. None counts as not given."""
         kwargs = {name: value for name, value in kwargs.items() if value is not None}
         if len(args) != len(self.positional) or len(kwargs) != len(self.named):
             return False
@@ -114,12 +114,11 @@ class CompiledModel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self.signature.matches(args, kwargs):
-            # The program reads memory in the order it was exported with, and does not look: another layout
-            # would give wrong numbers without a word.
+            # The program reads memory in the order it was exported with, and does not check: with another
+            # layout it would silently compute wrong numbers.
             args = tuple(_dense(value) for value in args)
             given = {name: _dense(kwargs[name]) for name, *_ in self.signature.named}
-            # The program has no autograd: inside inference_mode it would refuse nothing, outside it must not
-            # record.
+            # The program has no autograd: nothing may be recorded.
             with torch.no_grad():
                 return self._runner(*args, **given)
         if self.eager is None:
@@ -251,7 +250,7 @@ def compile_model(model: nn.Module, call: Inputs) -> CompiledModel:
     outputs = {
         f"{name}.weight_int8": layer.output
         for name, layer in model.named_modules()
-        if isinstance(layer, Int8Conv2d) and layer.output
+        if isinstance(layer, Int8Layer) and layer.output
     }
     lower(program, outputs)
     folder = tempfile.TemporaryDirectory(prefix="octune-")
@@ -261,7 +260,7 @@ def compile_model(model: nn.Module, call: Inputs) -> CompiledModel:
             program, package_path=str(Path(folder.name) / "compiled.pt2"), inductor_configs=COMPILER
         )
     compiled = load_compiled(Path(path), signature.to_json(), model)
-    compiled.keep = folder  # the package goes when the model goes
+    compiled.keep = folder  # the package is deleted with the model
     return compiled
 
 
@@ -302,7 +301,7 @@ def load_program(path: Path, limit_again: Collection[str] = ()) -> nn.Module:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """The compiler chats on both streams; what matters comes back as an exception."""
+    """The compiler prints to both streams; what matters is raised as an exception."""
     logger = logging.getLogger("torch")
     level = logger.level
     with (

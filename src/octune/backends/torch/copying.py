@@ -1,4 +1,4 @@
-"""Copies of a module that the user's code cannot reach through, and light ones that share its weights.
+"""Copies of a module that share nothing with the user's, and light ones that share its weights.
 
 reference = private_copy(model)      # own storage, eval mode, fp32
 candidate = light_copy(reference)    # own modules and parameter objects, shared storage
@@ -81,8 +81,7 @@ def _inputs_in_float32(
 
 def _without_fast_paths(model: nn.Module) -> None:
     # nn.TransformerEncoderLayer has a fused path that reads the weights of its Linears and never calls them:
-    # a swapped Linear would be passed over without a word. These two switches are how the module itself turns
-    # it off.
+    # a swapped Linear would silently be bypassed. These two switches are how the module itself turns it off.
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoderLayer):
             module.activation_relu_or_gelu = 0
@@ -95,7 +94,7 @@ def light_copy(model: nn.Module, shared: Iterable[nn.Module] | None = None) -> n
     """A deep copy whose parameters share their storage with the original: all of them, or those of the
     ``shared`` modules.
 
-    What is handed to the user's code shares nothing; what is about to be replaced need not be copied.
+    What is handed to the user's code must share nothing; what is about to be replaced need not be copied.
     """
     parameters = (
         model.parameters()
@@ -107,7 +106,7 @@ def light_copy(model: nn.Module, shared: Iterable[nn.Module] | None = None) -> n
 
 
 def replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
-    """Put ``new`` wherever ``old`` stands: a shared module stands in several places. Its hooks move along."""
+    """Put ``new`` wherever ``old`` is: a shared module is in several places. Its hooks are kept."""
     for name in (
         "_forward_hooks",
         "_forward_pre_hooks",

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from octune.backends.base import SelfTest
-from octune.backends.torch.layers import quantized_layer
+from octune.backends.torch.kinds import Linear
 from octune.calibration import Observer
 from octune.cost.latency import interleaved
 from octune.int8 import limit_for
@@ -28,7 +28,7 @@ def self_test() -> SelfTest:
     stats = observer.stats()
     schemes = {"int8 static": Scheme.int8(), "int8 dynamic": Scheme.int8("dynamic"), "bf16": Scheme.bf16()}
     layers: dict[str, nn.Module] = {
-        name: quantized_layer(linear, "linear", scheme, stats, limit=limit_for(portable=True))
+        name: Linear(linear).layer(scheme, stats, limit=limit_for(portable=True))
         for name, scheme in schemes.items()
         if probe_machine().runs(scheme.dtype)
     }

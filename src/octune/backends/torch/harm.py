@@ -3,7 +3,7 @@ forward.
 
 To first order an error dy at an op's output moves the model's output by J dy. With a random vector v, E[(v .
 J dy)^2] = |J dy|^2, and v . J comes out of one backward pass for all ops at once. So no op is ever quantized
-in the running model: its int8 kernel is asked what it would have answered on the fp32 input, and that is all.
+in the running model: its int8 kernel only computes what it would have returned for the fp32 input.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import nn
 
 from octune.backends.batches import Inputs
 from octune.backends.torch.batches import the_input
+from octune.backends.torch.hooks import hooks
 from octune.backends.torch.layers import Layer
 from octune.harm import output_spread
 from octune.plan import Scheme
@@ -35,7 +36,7 @@ def first_order_harm(
 ) -> dict[Key, float] | None:
     """Relative mean squared output change by (op, scheme), or None if the model cannot be differentiated.
 
-    ``make`` gives the int8 form of an op. Each is made when its op is reached and let go again: all forms of
+    ``make`` returns the layer of an op. Each is made when its op is reached and released again: all layers of
     a large model at once are more than the model itself.
     """
     generator = torch.Generator().manual_seed(0)
@@ -73,12 +74,8 @@ def _gradients(
         return hook
 
     handles = [module.register_forward_hook(keep(name)) for name, module in modules.items()]
-    try:
-        with torch.enable_grad():
-            result = _floats(call(model))
-    finally:
-        for handle in handles:
-            handle.remove()
+    with hooks(handles), torch.enable_grad():
+        result = _floats(call(model))
     spread = sum(output_spread(out.detach().float().numpy()) for out in result)
     flat = [(name, tensor) for name, tensors in outputs.items() for tensor in tensors]
     draws = []
@@ -105,7 +102,7 @@ def _errors(
     call: Inputs,
     gradients: list[dict[str, list[torch.Tensor]]],
 ) -> dict[Key, float]:
-    """Ask every int8 kernel what it would have answered, and weigh the difference by the gradient."""
+    """Compute what every int8 kernel would have returned, and weight the difference by the gradient."""
     sums: dict[Key, torch.Tensor] = {}
     visits: dict[str, int] = dict.fromkeys(modules, 0)
 
@@ -128,12 +125,8 @@ def _errors(
     handles = [
         module.register_forward_hook(compare(name), with_kwargs=True) for name, module in modules.items()
     ]
-    try:
-        with torch.no_grad():
-            call(model)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with hooks(handles), torch.no_grad():
+        call(model)
     return {key: float(value.square().sum()) / DRAWS for key, value in sums.items()}
 
 

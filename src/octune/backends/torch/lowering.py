@@ -1,12 +1,12 @@
-"""Peepholes on an exported int8 graph: what the layers do one by one, done once.
+"""Peephole optimizations of an exported int8 graph: what the layers do one by one, done once.
 
 - one quantize for all readers of a tensor, and one matmul for int8 linears that read it (Q, K and V);
 - in a convolutional net, the skip of a residual block reads the uint8 tensor that the next convolution reads
-  anyway; a skip that is a convolution itself gives uint8; max pooling takes uint8;
-- checks and casts that do nothing go: with one more reader, a float tensor cannot become a uint8 one.
+  anyway; a skip that is itself a convolution returns uint8; max pooling takes uint8;
+- checks and casts that do nothing are removed: with one more reader, a float tensor cannot become uint8.
 
 What is left, the compiler does by itself: it moves activations and additions that follow an int8 op into it,
-and lets it give uint8 where the next thing is a quantize, so that int8 flows from layer to layer.
+and lets it return uint8 where a quantize comes next, so that int8 flows from layer to layer.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ def _quantize_skips(graph: Graph) -> None:
 
 
 def _quantize_shortcuts(graph: Graph, known: Mapping[str, tuple[float, int]]) -> None:
-    """Where two convolutions are added, let one give uint8: the other then adds it in its own kernel, and
-    gives uint8 as well.
+    """Where two convolutions are added, let one return uint8: the other then adds it in its own kernel, and
+    returns uint8 as well.
     """
     for add in _calls(graph, aten.add.Tensor, aten.add_.Tensor):
         both: tuple[Any, ...] = add.args
@@ -222,8 +222,8 @@ def _merge(graph: Graph, group: list[Node]) -> None:
 
 
 def fill_empty_arguments(program: torch.export.ExportedProgram) -> None:
-    """torch.export.save() cannot write an empty list of numbers; an op without a post-op does not read what
-    stands there.
+    """torch.export.save() cannot write an empty list of numbers; an op without a post-op does not read this
+    one.
     """
     for node in _calls(
         program.graph,

@@ -4,13 +4,14 @@ again.
     model = from_program(torch.export.load("model.pt2"))
 
 A program has no modules, only calls on parameters. But the parameters keep the names that they had in the
-model, so every call can be given back its module under its old name, and from there on a program is a model
-like any other.
+model, so every call can get its module back under its old name, and from then on a program is a model like
+any other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -76,22 +77,31 @@ def _linear(x: Any, weight: torch.Tensor, bias: Any = None) -> nn.Module | None:
     return _with(layer, weight=weight, bias=bias)
 
 
-def _conv2d(
+def _conv(
+    make: Callable[..., nn.Module],
     x: Any,
     weight: torch.Tensor,
     bias: Any = None,
-    stride: Any = (1, 1),
-    padding: Any = (0, 0),
-    dilation: Any = (1, 1),
+    stride: Any = (1,),
+    padding: Any = (0,),
+    dilation: Any = (1,),
     groups: int = 1,
 ) -> nn.Module | None:
     if isinstance(bias, Node):
         return None
-    pair: Callable[[Any], tuple[int, int]] = lambda value: (value[0], value[-1])  # noqa: E731
-    layer = nn.Conv2d(
-        weight.shape[1] * groups, weight.shape[0], (weight.shape[2], weight.shape[3]),
-        pair(stride), pair(padding), pair(dilation), groups, bias is not None, device="meta",
-    )  # fmt: skip
+    rank = weight.ndim - 2
+    where = (
+        tuple(value) * rank if len(value) == 1 else tuple(value) for value in (stride, padding, dilation)
+    )
+    layer = make(
+        weight.shape[1] * groups,
+        weight.shape[0],
+        tuple(weight.shape[2:]),
+        *where,
+        groups,
+        bias is not None,
+        device="meta",
+    )
     return _with(layer, weight=weight, bias=bias)
 
 
@@ -127,7 +137,7 @@ def _with(layer: nn.Module, **tensors: torch.Tensor | None) -> nn.Module:
 # call -> (position of the weight, how to make its module)
 _REBUILD: dict[Any, tuple[int, Callable[..., nn.Module | None]]] = {
     aten.linear.default: (1, _linear),
-    aten.conv2d.default: (1, _conv2d),
+    aten.conv2d.default: (1, partial(_conv, nn.Conv2d)),
     aten.batch_norm.default: (1, _batch_norm),
     aten.embedding.default: (0, _embedding),
 }

@@ -2,8 +2,8 @@
 
     q = to_uint8(x, scale, zero_point)     # x / scale + zero_point, rounded to even, from 0 to 255
 
-The one kernel of PyTorch that does this in a single pass belongs to the quantized tensor types, which are on
-their way out. What is here takes four passes of plain arithmetic and gives the same bits.
+The one kernel of PyTorch that does this in a single pass belongs to the quantized tensor types, which are
+being removed. What is here takes four passes of plain arithmetic and returns the same bits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.ao.quantization.fx import _decomposed  # noqa: F401  registers torch.
 
 __all__ = ["decomposed", "grid", "quantize", "to_uint8"]
 
-# Any: the operators of this namespace are made at run time, and typed as such they would give Any everywhere.
+# Any: the operators of this namespace are made at run time, so nothing is known about their types.
 decomposed: Any = torch.ops.quantized_decomposed
 
 # Floats of this size are integers apart, so that adding it rounds to the nearest, ties to even, and leaves
@@ -29,7 +29,7 @@ _PIECE = 1 << 19
 
 
 def to_uint8(x: torch.Tensor, scale: float | torch.Tensor, zero_point: int | torch.Tensor) -> torch.Tensor:
-    """Quantize a float32 tensor; the result lies in memory as it does, plain or with channels last."""
+    """Quantize a float32 tensor; the result has its memory layout, plain or with channels last."""
     if torch.compiler.is_compiling():
         exported: torch.Tensor = decomposed.quantize_per_tensor.default(
             x, scale, zero_point, 0, 255, torch.uint8
@@ -64,5 +64,5 @@ def _flat(x: torch.Tensor) -> torch.Tensor:
 
 @lru_cache(maxsize=1024)
 def grid(scale: float, zero_point: int) -> tuple[torch.Tensor, float]:
-    """What is added and what is multiplied with. The inverse is one of float32, as in the kernels."""
+    """What to add and what to multiply with. The inverse is computed in float32, as in the kernels."""
     return torch.full_like(_ROUNDER, zero_point), float(np.float32(1) / np.float32(scale))

@@ -21,7 +21,8 @@ from torch import nn
 
 from octune.backends.torch.compiled import CompiledModel, export_program, load_compiled, load_program
 from octune.backends.torch.copying import replace_module
-from octune.backends.torch.layers import LAYERS, Int8Embedding, Int8Weights, Layer
+from octune.backends.torch.kinds import LAYERS
+from octune.backends.torch.layers import Int8Layer, Layer
 from octune.errors import ArtifactError
 from octune.importing import resolve
 from octune.machine import probe_machine
@@ -58,7 +59,7 @@ class Origin:
         return cls("class", name)
 
     def build(self) -> nn.Module:
-        """The architecture with whatever weights; raises ArtifactError when the code for it is not here."""
+        """The architecture with any weights; raises ArtifactError if the code for it cannot be imported."""
         try:
             made = resolve(self.reference)
         except (ImportError, AttributeError) as error:
@@ -119,7 +120,7 @@ def save(model: nn.Module, origin: Origin, folder: Path, example: Any = None) ->
     if origin.kind == "class" and example is not None:
         try:
             export_program(eager, example, folder / PROGRAM)
-        except Exception as error:  # exporting is a courtesy here: loading with a factory works without it
+        except Exception as error:  # not essential: loading with a factory works without it
             log.info("the model cannot be exported (%s): loading it will need its class", error)
             (folder / PROGRAM).unlink(missing_ok=True)
     return metadata
@@ -149,7 +150,7 @@ def load(
     """Build the model again: from its class where that is possible, else from the compiled or exported
     program.
 
-    ``limit_again`` makes the weights safe for this CPU, which native code cannot be asked to do.
+    ``limit_again`` makes the weights safe for this CPU, which is not possible in native code.
     """
     origin = Origin(**metadata["origin"])
     eager: nn.Module | None = None
@@ -158,11 +159,11 @@ def load(
         eager = _restore(factory() if factory is not None else origin.build(), folder, metadata)
     except ArtifactError as error:
         if factory is not None:
-            raise  # it was given to be used
+            raise  # the user has given it to be used
         reason = error
     if eager is not None and limit_again:
         for module in eager.modules():
-            if isinstance(module, Int8Weights):
+            if isinstance(module, Int8Layer) and module.multiplies_int8:
                 module.limit_again()
     if (
         "compiled" in metadata
@@ -173,9 +174,8 @@ def load(
     if eager is not None:
         return eager
     if (folder / PROGRAM).exists():
-        kinds = {name: layer["kind"] for name, layer in metadata["layers"].items()}
         multiplied = [
-            name for name, kind in kinds.items() if kind.startswith("int8") and kind != Int8Embedding.kind
+            name for name, layer in metadata["layers"].items() if LAYERS[layer["kind"]].multiplies_int8
         ]
         return load_program(folder / PROGRAM, limit_again=multiplied if limit_again else ())
     raise reason or ArtifactError(f"{folder} holds nothing that can be run here.")

@@ -1,70 +1,42 @@
-"""PyTorch and TensorFlow models as ONNX, for ``model.target: onnx``.
+"""PyTorch models as ONNX, for ``model.target: onnx``.
 
     proto = to_onnx(module, batch)
 
-TorchScript's exporter is used: it needs nothing but torch and onnx. Inputs are those of the first batch;
-batch and sequence lengths stay free. For TensorFlow see ``from_tensorflow``.
+TorchScript's exporter is used: it needs nothing but torch and onnx. Inputs are those of the batch; batch and
+sequence lengths stay free.
 """
 
 from __future__ import annotations
 
 import inspect
-import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
+import torch
 from onnx import ModelProto
+from torch import nn
 
-from octune.backends.base import Settings
-from octune.backends.onnx.from_tensorflow import EXPORT_OPSET, from_tensorflow
-from octune.backends.select import backend_named
+from octune.backends.onnx.converted import EXPORT_OPSET, check_answers
+from octune.backends.torch.batches import Trying, named_outputs
+from octune.backends.torch.copying import private_copy
 from octune.errors import UnsupportedError, summary
 
-__all__ = ["is_tensorflow", "to_onnx"]
-
-CLOSE = 1e-3
+__all__ = ["to_onnx"]
 
 
-def to_onnx(model: Any, batch: Any, settings: Settings | None = None) -> ModelProto | str | Path:
+def to_onnx(model: nn.Module, batch: Any) -> ModelProto:
     """The model as ONNX; raises UnsupportedError if it cannot be exported, or if the export computes
     something else.
     """
-    if isinstance(model, ModelProto | str | Path):
-        return model
-    if "torch" in sys.modules and isinstance(model, sys.modules["torch"].nn.Module):
-        made, inputs, wanted = _exported(model, batch)
-    elif is_tensorflow(model):
-        made, inputs, wanted = from_tensorflow(model, settings or Settings(), batch)
-    else:
-        kind = f"{type(model).__module__}.{type(model).__qualname__}"
-        raise UnsupportedError(
-            f"model.target is onnx, and the model is a {kind}. Expected a model of PyTorch or TensorFlow."
-        )
-    _check_answers(made, inputs, wanted)
-    return made
-
-
-def is_tensorflow(model: Any) -> bool:
-    """Whether a model is one that the TensorFlow backend takes."""
-    return "tensorflow" in sys.modules and backend_named("tensorflow").accepts(model)
-
-
-def _exported(model: Any, batch: Any) -> tuple[ModelProto, dict[str, Any], dict[str, Any]]:
-    import torch
-
-    from octune.backends.torch.batches import Trying, named_outputs
-    from octune.backends.torch.copying import private_copy
-
     copied, _ = private_copy(model)
     call, _ = Trying(copied)(batch)
-    written_out: Any = getattr(copied, "set_attn_implementation", None)
-    if written_out is not None:  # runtimes fuse attention that is written in single steps
-        written_out("eager")
+    set_attention: Any = getattr(copied, "set_attn_implementation", None)
+    if set_attention is not None:  # runtimes fuse attention that is written in single steps
+        set_attention("eager")
     names = [
         name
         for name, p in inspect.signature(copied.forward).parameters.items()
@@ -79,7 +51,7 @@ def _exported(model: Any, batch: Any) -> tuple[ModelProto, dict[str, Any], dict[
     with torch.inference_mode():
         wanted = named_outputs(call(copied))
 
-    class Plain(torch.nn.Module):
+    class Plain(nn.Module):
         """Tensors in, a tuple of tensors out."""
 
         def __init__(self) -> None:
@@ -126,10 +98,11 @@ def _exported(model: Any, batch: Any) -> tuple[ModelProto, dict[str, Any], dict[
             ) from error
     for node in made.graph.node:
         node.name = node.name.replace("/inner/", "/", 1)
-    return made, {name: tensor.numpy() for name, tensor in tensors.items()}, wanted
+    check_answers(made, {name: tensor.numpy() for name, tensor in tensors.items()}, wanted)
+    return made
 
 
-def _free(tensor: Any) -> dict[int, str]:
+def _free(tensor: torch.Tensor) -> dict[int, str]:
     """Which dimensions stay free: the batch, and the sequence of token ids."""
     return (
         {0: "batch", 1: "sequence"}
@@ -138,22 +111,3 @@ def _free(tensor: Any) -> dict[int, str]:
         if tensor.ndim
         else {}
     )
-
-
-def _check_answers(made: ModelProto, inputs: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """An exporter that follows one path through the model may lose another: what it made must compute what
-    the model computes.
-    """
-    from octune.backends.onnx.runtimes import session
-    from octune.backends.onnx.source import open_model
-
-    running = session(open_model(made)[0], None)
-    taken = {item.name for item in running.get_inputs()}
-    got = running.run(list(wanted), {name: array for name, array in inputs.items() if name in taken})
-    for (name, array), value in zip(wanted.items(), got, strict=True):
-        largest = max(1.0, float(np.abs(array).max(initial=0.0)))
-        if array.shape != value.shape or not np.allclose(array, value, rtol=CLOSE, atol=CLOSE * largest):
-            raise UnsupportedError(
-                f"Exported to ONNX, the model returns another {name!r} for the first batch. Export it "
-                "yourself, or leave model.target out."
-            )

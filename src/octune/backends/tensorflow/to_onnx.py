@@ -1,6 +1,6 @@
-"""TensorFlow models as ONNX, by tf2onnx, where the machine has the memory for it.
+"""TensorFlow models as ONNX, by tf2onnx, if the machine has the memory for it.
 
-    proto = from_tensorflow(model, settings, batch)
+    proto = to_onnx(model, settings, batch)
 
 The converter keeps many copies of a graph: BERT-base takes more than 16 GB. A model that would not fit is
 refused before it is tried.
@@ -11,29 +11,31 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto, ModelProto
+from onnx import ModelProto
 
 from octune.backends.base import Settings
 from octune.backends.batches import Fitting
-from octune.backends.onnx.graph import subgraphs
+from octune.backends.onnx.converted import EXPORT_OPSET, check_answers, rename
+from octune.backends.tensorflow.graph.sessions import new_session
+from octune.backends.tensorflow.model.freeze import as_graph
+from octune.backends.tensorflow.model.kinds import take
+from octune.backends.tensorflow.model.pipeline import Pipeline
 from octune.errors import UnsupportedError, summary
 
-__all__ = ["EXPORT_OPSET", "from_tensorflow"]
+__all__ = ["to_onnx"]
 
-EXPORT_OPSET = 17
 COPIES = 60  # of all weights, when it needs the most memory
 LEAVE_OUT = "or leave model.target out."
 
 
-def from_tensorflow(
-    model: Any, settings: Settings, batch: Any
-) -> tuple[ModelProto, dict[str, Any], dict[str, Any]]:
-    """The model as ONNX, with the inputs of a batch and what TensorFlow computes from them, by name."""
+def to_onnx(model: Any, settings: Settings, batch: Any) -> ModelProto:
+    """The model as ONNX; raises UnsupportedError if it cannot be converted, or if the result computes
+    something else.
+    """
     try:
         import tf2onnx
     except ImportError as error:
@@ -41,11 +43,6 @@ def from_tensorflow(
             "model.target is onnx, and the model is a TensorFlow model. tf2onnx, which converts it, is not "
             f"installed: pip install tf2onnx, {LEAVE_OUT}"
         ) from error
-    from octune.backends.tensorflow.graph.sessions import new_session
-    from octune.backends.tensorflow.model.freeze import as_graph
-    from octune.backends.tensorflow.model.kinds import take
-    from octune.backends.tensorflow.model.pipeline import Pipeline
-
     taken = take(model, settings)
     frozen = taken.frozen
     if Pipeline.of(frozen) is not None:
@@ -70,8 +67,10 @@ def from_tensorflow(
                 f"tf2onnx cannot convert the model: {type(error).__name__}: {summary(error)}. "
                 f"Convert it yourself and give the .onnx file, {LEAVE_OUT}"
             ) from error
-    _rename(made.graph, {tensor: name for name, tensor in (*frozen.inputs.items(), *frozen.outputs.items())})
-    return made, {name: np.asarray(values[tensor]) for name, tensor in frozen.inputs.items()}, wanted
+    rename(made.graph, {tensor: name for name, tensor in (*frozen.inputs.items(), *frozen.outputs.items())})
+    check_answers(made, {name: np.asarray(values[tensor]) for name, tensor in frozen.inputs.items()}, wanted)
+    converted: ModelProto = made
+    return converted
 
 
 def _check_memory(weights: int) -> None:
@@ -86,17 +85,6 @@ def _check_memory(weights: int) -> None:
             f"{weights / 1e9:.1f} GB of weights, and {available / 1e9:.0f} GB are free. Convert it on a "
             f"larger machine and give the .onnx file, {LEAVE_OUT}"
         )
-
-
-def _rename(graph: GraphProto, names: Mapping[str, str]) -> None:
-    """Tensors by the names that callers use, in the graph and in the graphs inside it."""
-    for item in (*graph.input, *graph.output):
-        item.name = names.get(item.name, item.name)
-    for node in graph.node:
-        node.input[:] = [names.get(name, name) for name in node.input]
-        node.output[:] = [names.get(name, name) for name in node.output]
-        for inner in subgraphs(node):
-            _rename(inner, names)
 
 
 @contextlib.contextmanager
