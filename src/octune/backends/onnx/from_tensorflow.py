@@ -43,7 +43,7 @@ def from_tensorflow(
         ) from error
     from octune.backends.tensorflow.graph.sessions import new_session
     from octune.backends.tensorflow.model.freeze import as_graph
-    from octune.backends.tensorflow.model.kinds import take
+    from octune.backends.tensorflow.model.handover import take
     from octune.backends.tensorflow.model.pipeline import Pipeline
 
     taken = take(model, settings)
@@ -55,7 +55,7 @@ def from_tensorflow(
             f"Give a graph that takes tensors, {LEAVE_OUT}"
         )
     _check_memory(sum(node.attr["value"].ByteSize() for node in frozen.graph_def.node if node.op == "Const"))
-    values = Fitting(taken.slots(), strict=taken.form.kind == "graph")(batch)[0].kwargs
+    values = Fitting(taken.slots(), strict=taken.handover.kind == "graph")(batch)[0].kwargs
     with new_session(as_graph(frozen.graph_def), settings.threads, optimized=False) as session:
         wanted = session.run(dict(frozen.outputs), dict(values))
     with _silent():

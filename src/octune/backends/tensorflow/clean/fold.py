@@ -2,7 +2,7 @@
 
     fold(graph, frozen.graph_def)           # constants, idle control inputs, BatchNorms, paddings
 
-Nothing here changes what the graph computes, but for the last bit of a float.
+Nothing here changes what the graph computes, except for the last bit of a float.
 """
 
 from __future__ import annotations

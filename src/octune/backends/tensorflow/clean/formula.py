@@ -22,7 +22,7 @@ from octune.backends.tensorflow.graph.graph import Array, Graph, attribute, node
 
 __all__ = ["Activation", "Region", "activation_of", "evaluate", "regions"]
 
-LIMIT = 32  # nodes; the longest spelling of a layer normalisation seen so far has 14
+LONGEST_FORMULA = 32  # nodes; the longest spelling of a layer normalisation seen so far has 14
 
 Function = Callable[[NodeDef, list[Array]], Array]
 
@@ -99,7 +99,7 @@ def regions(graph: Graph, start: str, *, closed: bool) -> Iterator[Region]:
     order: list[str] = []
     parents: dict[str, set[str]] = {}
     queue = [reader for reader, _ in graph.readers(start)]
-    while queue and len(order) < LIMIT:
+    while queue and len(order) < LONGEST_FORMULA:
         name = queue.pop(0)
         made = graph.nodes[name]
         if name in parents or made.op not in OPS:
@@ -127,7 +127,7 @@ def regions(graph: Graph, start: str, *, closed: bool) -> Iterator[Region]:
 
 
 def evaluate(graph: Graph, region: Region, x: Array) -> Array:
-    """What the region gives for x, in float64."""
+    """What the region computes for x, in float64."""
     values: dict[str, Array] = {region.start: np.asarray(x, np.float64)}
     with np.errstate(all="ignore"):
         for name in region.nodes:

@@ -85,7 +85,7 @@ class Worker:
 
 
 def serve() -> None:
-    """The other side: answers until nobody asks any more."""
+    """The other side: answers until the pipe is closed."""
     path, config = sys.argv[1:3]
     inner, outer = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints must not spoil the answers
@@ -116,8 +116,8 @@ def _answer(session: Any, inner: BinaryIO, outer: BinaryIO) -> None:
                 prepared[key] = session.make_callable(list(fetches), feed_list=list(feed))
             answer = [np.asarray(value) for value in prepared[key](*feed.values())]
             if is_new and trim is not None:
-                # making a graph ready takes ten times its memory, and half of that stays in pools that nobody
-                # needs
+                # making a graph ready takes ten times its memory, and half of that stays in pools that are
+                # not needed any more
                 trim(0)
         except Exception as error:
             answer = f"{type(error).__name__}: {error}"

@@ -29,7 +29,7 @@ from octune.backends.tensorflow.model.names import resolve
 from octune.errors import ModelError, short, summary
 
 __all__ = [
-    "LIMIT",
+    "LARGEST_GRAPH",
     "as_graph",
     "drop_blanks",
     "freeze_function",
@@ -38,7 +38,7 @@ __all__ = [
     "upstream",
 ]
 
-LIMIT = 2**31 - 1
+LARGEST_GRAPH = 2**31 - 1  # bytes that protobuf can hold in a GraphDef
 VARIABLES = {"Variable", "VariableV2", "VarHandleOp", "AutoReloadVariable"}
 INITIALISERS = {
     "MakeIterator",
@@ -47,7 +47,7 @@ INITIALISERS = {
     "InitializeTableFromTextFileV2",
     "LookupTableImportV2",
 }
-# What nobody reads, but is no answer either.
+# Ops that no other op reads, but that are not outputs either.
 NO_OUTPUT = {
     "Const",
     "NoOp",
@@ -198,7 +198,7 @@ def _ends(graph: Any, inputs: Sequence[str], outputs: Sequence[str]) -> tuple[di
 
 
 def _inferred_outputs(graph: Any) -> dict[str, str]:
-    """What nobody reads; of several such tensors, those that are floats."""
+    """The tensors that no op reads; of several, those that are floats."""
     found = [
         output
         for operation in graph.get_operations()
@@ -276,7 +276,7 @@ def _check_complete(graph_def: GraphDef, feeds: Mapping[str, str], fetches: Mapp
 
 def _check_size(variables: Iterable[Any]) -> None:
     total = sum(v.shape.num_elements() * v.dtype.size for v in variables if v.shape.is_fully_defined())
-    if total > LIMIT:
+    if total > LARGEST_GRAPH:
         raise ModelError(
             f"The model has {total / 2**30:.1f} GB of weights, and a TensorFlow graph with its weights "
             "inside holds at most 2 GB. "
