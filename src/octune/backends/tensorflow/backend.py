@@ -223,8 +223,8 @@ class TensorFlowBackend(Backend):
             return super().outputs(plan, ranges, batches)
         plan.check(self.ops())
         names = self._handover.outputs
-        # TensorFlow takes seconds to optimize a graph, and twice as long for a function: that is for models
-        # that stay.
+        # TensorFlow takes seconds to optimize a graph, and twice as long for a function: worth it only for
+        # models that are kept.
         with new_session(
             as_graph(self._rewriter.rewrite(plan, ranges)), self._threads, optimized=False
         ) as session:

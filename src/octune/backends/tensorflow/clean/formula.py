@@ -5,7 +5,7 @@
 
 Frameworks, versions and authors spell GELU and layer normalisation in dozens of ways. Instead of a pattern
 for each, a closed region (one tensor in, one tensor out, constants inside) is evaluated on a few numbers and
-compared with the functions that there are kernels for.
+compared with the functions that have kernels.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Region:
 
 def regions(graph: Graph, start: str, *, closed: bool) -> Iterator[Region]:
     """All closed regions behind a tensor, largest first. ``closed``: the tensor itself must have no reader
-    outside, too.
+    outside either.
     """
     start = tensor(start)
     order: list[str] = []

@@ -4,8 +4,8 @@
     constant("w", array)
     quantized_matmul("y", ("q", "w", "b"), ("low", "high", "w_low", "w_high"), activation="Relu")
 
-The contracts of these ops are nowhere written down: inputs of ``_QuantizedMatMul`` and
-``_FusedQuantizedConv2D`` are two untyped lists, and what must stand where depends on ``fused_ops``. This
+The contracts of these ops are not documented: inputs of ``_QuantizedMatMul`` and
+``_FusedQuantizedConv2D`` are two untyped lists, and what goes where depends on ``fused_ops``. This
 module is the one place that knows.
 """
 
@@ -23,9 +23,10 @@ from tensorflow.python.framework.tensor_shape import TensorShape
 
 from octune.backends.tensorflow.graph.graph import Array, as_input
 
-__all__ = ["array_of", "constant", "node", "quantize", "quantized_conv", "quantized_matmul"]
+__all__ = ["SUMMAND", "array_of", "constant", "node", "quantize", "quantized_conv", "quantized_matmul"]
 
 FLOAT, QINT8, QUINT8 = dtypes.float32, dtypes.qint8, dtypes.quint8
+SUMMAND = 3  # which input of an int8 convolution is added to it
 
 
 def node(name: str, op: str, inputs: Iterable[str], **attributes: Any) -> NodeDef:

@@ -64,9 +64,7 @@ def as_input(tensor_name: str) -> str:
 
 
 def attribute(node: NodeDef, name: str) -> AttrValue:
-    """An attribute for reading. Asked directly, a NodeDef answers by growing an attribute that it did not
-    have.
-    """
+    """An attribute for reading: reading a missing attribute of a NodeDef directly would add it."""
     return node.attr.get(name, _NOTHING)
 
 

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from octune.backends.base import OUTPUT
 from octune.backends.tensorflow.graph.graph import Array
 from octune.backends.tensorflow.int8.fused_op import FusedOp
 from octune.calibration import Ranges, TensorStats, choose_range
@@ -18,10 +15,7 @@ from octune.int8 import Grid
 from octune.plan import Scheme
 from octune.repair import Smoothing, shared_smoothing
 
-__all__ = ["activation_grid", "equalising", "output_grid", "smoothed", "stats_of"]
-
-# If the largest channel is this many times the median one, the median channel loses three of its eight bits.
-OUTLIER = 8
+__all__ = ["activation_grid", "smoothed", "stats_of"]
 
 
 def stats_of(fused: FusedOp, scheme: Scheme, ranges: Ranges) -> TensorStats:
@@ -44,40 +38,6 @@ def activation_grid(fused: FusedOp, scheme: Scheme, ranges: Ranges) -> Grid:
     """The grid of an op's input under a static scheme without repairs."""
     low, high = choose_range(stats_of(fused, scheme, ranges), scheme.range_method or "minmax")
     return fused.kind.grid(low, high)
-
-
-def output_grid(fused: FusedOp, scheme: Scheme, ranges: Ranges) -> Grid | None:
-    """The grid of a convolution's output without an addend, if calibration saw it."""
-    stats = ranges.get(fused.op.name + OUTPUT)
-    if stats is None or not stats.finite:
-        return None
-    low, high = choose_range(stats, scheme.range_method or "minmax")
-    if fused.plain.activation is not None:
-        return Grid.affine(0.0, high)
-    return Grid.symmetric(max(-low, high) or 1.0)
-
-
-def equalising(fused: FusedOp, ranges: Ranges) -> Array | None:
-    """What to multiply a convolution's output channels by, so that all have one range; None where they are
-    alike enough as they are.
-
-    The kernel rounds its output, and one range for channels of very different size leaves nothing of the
-    smaller ones.
-    """
-    stats = ranges.get(fused.op.name + OUTPUT)
-    activation = fused.plain.activation
-    if (
-        stats is None
-        or stats.channel_max.size != fused.columns
-        or (activation is not None and activation.name != "Relu")
-    ):
-        return None
-    peaks = stats.channel_max.astype(np.float64)
-    largest, middle = float(peaks.max()), float(np.median(peaks))
-    if not 0 < largest < np.inf or middle * OUTLIER > largest:
-        return None
-    # A channel that calibration saw asleep may wake up.
-    return np.asarray(1 / np.maximum(peaks, max(middle / 4, largest * 1e-4)), np.float32)
 
 
 def smoothed(

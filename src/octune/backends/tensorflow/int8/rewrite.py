@@ -116,8 +116,8 @@ class Rewriter:
         """The node of the reference that computes the op itself."""
         return self._graph.nodes[fused.core]
 
-    def rounds_for_others(self, op: Op) -> bool:
-        """Whether the kernel of an op rounds its output, which its readers may count as theirs."""
+    def outputs_int8(self, op: Op) -> bool:
+        """Whether the kernel of an op outputs int8 only."""
         return op.name in self._fused_ops and self._fused_ops[op.name].kind.outputs_int8
 
     def passed_on(self, ops: Container[str]) -> set[str]:

@@ -70,7 +70,7 @@ class Weights:
         """
         key = _key(fused, scheme, multiplier, signed)
         made = self._made.pop(key, None) or self._quantized(fused, scheme, multiplier, signed)
-        self._made[key] = made  # the last one used is the last to go
+        self._made[key] = made  # the one used last is removed last
         while sum(kept.values.nbytes for kept in self._made.values()) > self._room and len(self._made) > 1:
             del self._made[next(iter(self._made))]
         return made

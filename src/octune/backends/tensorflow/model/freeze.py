@@ -164,7 +164,7 @@ def upstream(graph_def: GraphDef, wanted: Iterable[str]) -> GraphDef:
     part.library.CopyFrom(graph_def.library)
     part.node.extend(node for node in graph_def.node if node.name in kept)
     for node in part.node:
-        # Where an op wanted to be placed beside one that is gone says nothing any more, and cannot be
+        # A wish to be placed beside an op that is gone means nothing any more, and cannot be
         # imported.
         places = node.attr["_class"].list.s if "_class" in node.attr else ()
         if any(place.decode().removeprefix("loc:@") not in kept for place in places):
@@ -254,7 +254,7 @@ def _inlined(graph_def: GraphDef, ends: Iterable[str], targets: Iterable[str]) -
     options.min_graph_nodes = -1
     options.optimizers.append("function")
     inlined = tf_optimizer.OptimizeGraph(config, meta)
-    # Grappler drops functions that no call is left to reach; those of datasets must be there.
+    # Grappler drops functions that no call is left to reach; those of datasets are needed.
     known = {function.signature.name for function in inlined.library.function}
     inlined.library.function.extend(f for f in graph_def.library.function if f.signature.name not in known)
     return inlined

@@ -30,7 +30,7 @@ def name_leaves(nested: Any, name: Callable[[Any, Path], str | None], path: Path
 
 
 def leaves(nested: Any) -> Iterator[Any]:
-    """All leaves but None, in TensorFlow's order."""
+    """All leaves except None, in TensorFlow's order."""
     if isinstance(nested, Mapping):
         for key in sorted(nested):
             yield from leaves(nested[key])

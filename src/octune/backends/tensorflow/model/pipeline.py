@@ -72,7 +72,7 @@ class Pipeline:
         )
 
     def batches(self, feed: Feed) -> Iterator[Inputs]:
-        """What the iterators give, one batch at a time, to the end of the data."""
+        """What the iterators return, one batch at a time, to the end of the data."""
         targets = self.frozen.targets
         graph = as_graph(
             upstream(self.frozen.graph_def, [*self.iterators, *targets, *self.frozen.inputs.values()])

@@ -75,7 +75,7 @@ def first_order_harm(
         with graph.as_default():
             rows = tf.compat.v1.placeholder(tf.int32, [], name="octune_rows")
             simulated.begin()
-            built = _weighed(
+            built = _weighted(
                 graph, rewriter, simulated, list(outputs), {op: wanted[op] for op in group}, ranges, rows
             )
         if built is None:
@@ -110,7 +110,7 @@ def _groups(wanted: Mapping[Op, Sequence[Scheme]]) -> Iterator[list[Op]]:
         yield group
 
 
-def _weighed(
+def _weighted(
     graph: Any,
     rewriter: Rewriter,
     simulated: Simulated,
@@ -119,7 +119,7 @@ def _weighed(
     ranges: Ranges,
     rows: Any,
 ) -> tuple[dict[Key, Any], list[Any]] | None:
-    """For every op and scheme, the squared weighed error as a tensor; and the outputs that it is relative
+    """For every op and scheme, the squared weighted error as a tensor; and the outputs that it is relative
     to.
     """
     results = [graph.get_tensor_by_name(name) for name in outputs]
@@ -165,8 +165,8 @@ def _weighed(
                         part, {fed: x}, [name], name=f"octune_{index}_{number}"
                     )
             made[scheme] = quantized
-            weighed = tf.reduce_sum(slope * (tf.reshape(quantized, shape) - answer), -1)
-            sums[op.name, scheme] = tf.reduce_sum(tf.square(weighed)) / DRAWS
+            weighted = tf.reduce_sum(slope * (tf.reshape(quantized, shape) - answer), -1)
+            sums[op.name, scheme] = tf.reduce_sum(tf.square(weighted)) / DRAWS
     return sums, results
 
 

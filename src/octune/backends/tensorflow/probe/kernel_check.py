@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from octune.backends.tensorflow.graph.emit import node, quantize
+from octune.backends.tensorflow.graph.emit import SUMMAND, node, quantize
 from octune.backends.tensorflow.graph.graph import Array, Graph, node_of
 from octune.backends.tensorflow.graph.sessions import new_session
 from octune.backends.tensorflow.int8.activations import Quantized
@@ -35,7 +35,6 @@ __all__ = ["Check", "check", "needed"]
 SLACK, FLOOR = 2.0, 0.01
 CHECK = "octune_check"
 AT_ONCE = 1 << 27  # bytes of float weights
-SUMMAND = 3  # which input of a convolution is added to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +152,8 @@ def _reference_input(piece: Piece) -> str:
 
 
 def _own_addend(graph: Graph, piece: Piece, number: int) -> None:
-    """Give a convolution an addend of its own: it writes the sum over it, and what is fed must not be written
-    to.
+    """Give an op an int8 addend of its own: its kernel writes the sum over it, and what is fed must not be
+    written to.
     """
     if not isinstance(piece.result, Quantized) or piece.addend is None:
         return
@@ -211,7 +210,7 @@ def _in_two(piece: Piece) -> bool:
 
 
 def _corrected(piece: Piece, values: Mapping[str, Array], sums: Array) -> _Question:
-    """The second half for an op whose bias was corrected, as if that had been there."""
+    """The second half for an op whose bias was corrected, as if the correction had been part of it."""
     feed = {f"{piece.fused.core}:0": (sums + piece.correction).astype(np.float32), **_addend(piece, values)}
     return _Question(feed, piece.fusion.output, _between(piece) - {*feed})
 
@@ -242,8 +241,8 @@ def _half(x: Array) -> Array:
 
 
 class _Asked:
-    """A graph in a session. Ops are seen as they are, and of the graph no more than a question needs is
-    copied for it.
+    """A graph in a session. It is not optimised, so that kernels run as they are; no more of the graph is
+    copied than a question needs.
     """
 
     def __init__(self, graph_def: GraphDef, inputs: Mapping[str, Array], threads: int | None) -> None:
@@ -258,7 +257,7 @@ class _Asked:
         self._session.close()
 
     def __call__(self, questions: Sequence[_Question]) -> list[Array]:
-        """Answer all questions in as few runs as can be: one run may not fetch what it feeds, nor feed two
+        """Answer all questions in as few runs as possible: one run may not fetch what it feeds, nor feed two
         values for one tensor.
         """
         rounds: list[list[int]] = []

@@ -98,7 +98,7 @@ def _failures(batch: _Batch, wanted: Mapping[str, Scheme]) -> dict[str, str]:
     except (tf.errors.OpError, ValueError) as error:
         if len(wanted) == 1:
             return {name: f"its int8 form does not run here: {summary(error)}" for name in wanted}
-        # One of them fails; halves that do not are done with.
+        # At least one of them fails: halves in which none does are done.
         names, half = list(wanted), len(wanted) // 2
         parts = ({name: wanted[name] for name in part} for part in (names[:half], names[half:]))
         return {name: why for part in parts for name, why in _failures(batch, part).items()}

@@ -2,8 +2,7 @@
 counted for another op.
 
     simulated = Simulated(rewriter, {op: schemes}, ranges)
-    simulated(op, scheme, x)                    # the output in that scheme as a tensor of the graph that is
-                                                being built
+    simulated(op, scheme, x)            # the output in that scheme, in the graph that is being built
 
 Such a kernel (a convolution's) rounds its output as well. Where ops of that sort read it, they choose the
 range: the rounding is that of their input, and counts for them. It counts for the producer only where
@@ -39,7 +38,7 @@ class Simulated:
         simulated = {
             op: [s for s in schemes if s.dtype == "int8"]
             for op, schemes in wanted.items()
-            if rewriter.rounds_for_others(op)
+            if rewriter.outputs_int8(op)
         }
         self._pieces: dict[tuple[str, Scheme], Piece] = {}
         for scheme in dict.fromkeys(scheme for schemes in simulated.values() for scheme in schemes):

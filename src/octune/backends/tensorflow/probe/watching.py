@@ -4,7 +4,7 @@
     watcher(inputs, visit)
 
 The tensors are handed over inside the run, by ops that are added to a copy of the graph: nothing is gathered,
-so one pass over a batch needs no more memory than running it, whatever number of tensors is looked at.
+so one pass over a batch needs no more memory than running it, however many tensors are looked at.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Watcher:
         graph = as_graph(weightless.graph_def)
         with graph.as_default():
             self._ops = [self._show(graph.get_tensor_by_name(name)) for name in self._names]
-            # What comes behind the last of them runs as well: data that it cannot run on must be found out
+            # What comes behind the last of them runs as well: data that it cannot run on must be found
             # here.
             self._ops.extend(tf.identity(graph.get_tensor_by_name(name)).op for name in outputs)
         self._session = new_session(graph, threads, optimized=False)

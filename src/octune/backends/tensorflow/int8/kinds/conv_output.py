@@ -13,19 +13,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from octune.backends.base import OUTPUT
 from octune.backends.tensorflow.graph.graph import Array, node_of
 from octune.backends.tensorflow.int8.activations import Quantized
 from octune.backends.tensorflow.int8.emission import Emission
 from octune.backends.tensorflow.int8.fused_op import FusedOp, Fusion
 from octune.backends.tensorflow.int8.kinds.base import Kind
 from octune.backends.tensorflow.int8.pooling import pools
-from octune.backends.tensorflow.int8.ranges import equalising, output_grid
 from octune.backends.tensorflow.int8.readers import SmoothingGroup
+from octune.calibration import Ranges, choose_range
 from octune.errors import PlanError
 from octune.int8 import Grid
 from octune.plan import Scheme
 
 __all__ = ["ConvOutput", "ConvOutputs"]
+
+# If the largest channel is this many times the median one, the median channel loses three of its eight bits.
+OUTLIER = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +104,13 @@ class ConvOutputs:
             wanted = self._wanted(tensor, signed=fusion.activation is None)
             if wanted is not None:
                 return ConvOutput(fusion, wanted)
-        own = output_grid(fused, scheme, self._emission.ranges)
+        own = _own_grid(fused, scheme, self._emission.ranges)
         if own is None:
             raise PlanError(
                 f"The plan asks for {scheme} at {fused.op.name!r}, but calibration has not seen its output. "
                 "Calibrate again."
             )
-        factors = equalising(fused, self._emission.ranges)
+        factors = _equalising(fused, self._emission.ranges)
         return (
             ConvOutput(fusion, own)
             if factors is None
@@ -150,3 +156,37 @@ class ConvOutputs:
         }
         others = set(self._reference.followers(node_of(addend))) - set(fusion.members)
         return self._reference.is_private(node_of(addend)) and others <= int8 & before
+
+
+def _own_grid(fused: FusedOp, scheme: Scheme, ranges: Ranges) -> Grid | None:
+    """The grid of a convolution's output without an addend, if calibration saw it."""
+    stats = ranges.get(fused.op.name + OUTPUT)
+    if stats is None or not stats.finite:
+        return None
+    low, high = choose_range(stats, scheme.range_method or "minmax")
+    if fused.plain.activation is not None:
+        return Grid.affine(0.0, high)
+    return Grid.symmetric(max(-low, high) or 1.0)
+
+
+def _equalising(fused: FusedOp, ranges: Ranges) -> Array | None:
+    """What to multiply a convolution's output channels by, so that all have one range; None where they are
+    alike enough as they are.
+
+    The kernel rounds its output, and one range for channels of very different size leaves nothing of the
+    small ones.
+    """
+    stats = ranges.get(fused.op.name + OUTPUT)
+    activation = fused.plain.activation
+    if (
+        stats is None
+        or stats.channel_max.size != fused.columns
+        or (activation is not None and activation.name != "Relu")
+    ):
+        return None
+    peaks = stats.channel_max.astype(np.float64)
+    largest, middle = float(peaks.max()), float(np.median(peaks))
+    if not 0 < largest < np.inf or middle * OUTLIER > largest:
+        return None
+    # A channel that was inactive during calibration may become active.
+    return np.asarray(1 / np.maximum(peaks, max(middle / 4, largest * 1e-4)), np.float32)
