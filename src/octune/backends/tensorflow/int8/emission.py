@@ -23,7 +23,7 @@ from octune.backends.tensorflow.graph.shapes import Shapes
 from octune.backends.tensorflow.int8.activations import Activations, Quantized
 from octune.backends.tensorflow.int8.fused_op import FusedOp, Fusion
 from octune.backends.tensorflow.int8.pooling import pool_before
-from octune.backends.tensorflow.int8.ranges import stats_of
+from octune.backends.tensorflow.int8.ranges import activation_grid, stats_of
 from octune.backends.tensorflow.int8.readers import Readers
 from octune.backends.tensorflow.int8.weights import Int8Weight, Weights
 from octune.calibration import Ranges
@@ -48,11 +48,15 @@ class Piece:
     weight: Int8Weight | None = None
     multiplier: Array | None = None  # smoothing: what the reference's input is multiplied by
     input_grid: Grid | None = None
-    premultiplied: bool = False  # the source holds the smoothed input already
     addend: Quantized | None = None
     correction: Array | None = None  # what was added to the bias
     factors: Array | None = None  # what the output channels are multiplied by
     pool: str | None = None  # the max pooling between the source and the op
+
+    @property
+    def premultiplied(self) -> bool:
+        """Whether the source holds the smoothed input already."""
+        return self.multiplier is not None and self.source != self.fused.x
 
     def origin(self, reference: Graph) -> str:
         """The tensor of the reference that the source stands for."""
@@ -101,8 +105,18 @@ class Emission:
         self.activations = Activations(self.graph, reference, shapes)
         self._halves: dict[str, str] = {}
 
-    def input(self, fused: FusedOp, wanted: Grid) -> tuple[Quantized, str | Quantized]:
-        """An op's input in int8, and what it is made from: float, or the int8 output of another op."""
+    def input(self, fused: FusedOp, scheme: Scheme) -> tuple[Quantized, str | Quantized, Array | None]:
+        """An op's input in int8; what it is made from (float, or the int8 output of another op); and what its
+        channels are multiplied by.
+        """
+        group = self.readers.smoothing(fused)
+        if group is not None:
+            return *self.activations.smoothed(group), group.multiplier
+        if scheme.mode == "dynamic":
+            return self.activations.dynamic(fused), fused.x, None
+        return *self._static(fused, activation_grid(fused, scheme, self.ranges)), None
+
+    def _static(self, fused: FusedOp, wanted: Grid) -> tuple[Quantized, str | Quantized]:
         made = self.activations.provided(fused.x, wanted)
         if made is not None and any(piece.result == made for piece in self.pieces):
             return made, made
@@ -119,9 +133,9 @@ class Emission:
         return self.activations.quantized(fused.x, wanted), fused.x
 
     def ends(self, name: str, grid: Grid) -> tuple[str, str]:
-        return self.activations.constant(f"{name}/low", grid.low), self.activations.constant(
-            f"{name}/high", grid.high
-        )
+        """The ends of a grid, as constants."""
+        make = self.activations.constant
+        return make(f"{name}/low", grid.low), make(f"{name}/high", grid.high)
 
     def weight(
         self, fused: FusedOp, scheme: Scheme, x: Quantized, multiplier: Array | None

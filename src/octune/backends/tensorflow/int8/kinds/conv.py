@@ -22,7 +22,6 @@ from octune.backends.tensorflow.int8.fused_op import FusedOp
 from octune.backends.tensorflow.int8.kinds.base import Kind, Number
 from octune.backends.tensorflow.int8.kinds.conv_output import ConvOutputs
 from octune.backends.tensorflow.int8.pooling import pool_before
-from octune.backends.tensorflow.int8.ranges import activation_grid
 from octune.int8 import Grid
 from octune.plan import Scheme
 from octune.repair import static_schemes
@@ -69,26 +68,16 @@ class _Conv(Kind):
         return convolve(input=x, filter=weight, data_format="NHWC", **_geometry(core))
 
     def emit(self, emission: Emission, fused: FusedOp, scheme: Scheme) -> None:
-        activations, group = emission.activations, emission.readers.smoothing(fused)
-        pool: str | None = None
-        if group is not None:
-            x, source = activations.smoothed(group)
-            pool = pool_before(emission.reference, fused.x) if isinstance(source, Quantized) else None
-        else:
-            x, source = emission.input(fused, activation_grid(fused, scheme, emission.ranges))
-            pool = (
-                pool_before(emission.reference, fused.x)
-                if isinstance(source, Quantized) and source != x
-                else None
-            )
-        multiplier = None if group is None else group.multiplier
+        activations, graph = emission.activations, emission.graph
+        x, source, multiplier = emission.input(fused, scheme)
+        pool = pool_before(emission.reference, fused.x) if isinstance(source, Quantized) else None
         output = ConvOutputs(emission, self).of(fused, scheme)
         fusion, grid, summand, factors = output.fusion, output.grid, output.summand, output.factors
         weight, correction = emission.weight(fused, scheme, x, multiplier)
         kernel, bias, low, high = emission.parameters(fused, weight, correction, factors)
-        name = emission.graph.fresh(f"{fusion.tail}/int8")
+        name = graph.fresh(f"{fusion.tail}/int8")
         ends = emission.ends(name, grid)
-        emission.graph.add(
+        graph.add(
             quantized_conv(
                 name,
                 self.kernel,
@@ -112,24 +101,8 @@ class _Conv(Kind):
         else:
             _dequantize(emission, f"{name}/float", result)
             activations.scaled(fusion.tail, f"{name}/float", 1 / factors)
-        premultiplied = multiplier is not None and source != fused.x
-        emission.pieces.append(
-            Piece(
-                fused,
-                scheme,
-                fusion,
-                source,
-                result,
-                weight,
-                multiplier,
-                x.grid,
-                premultiplied,
-                summand,
-                correction,
-                factors,
-                pool,
-            )
-        )
+        numbers = (weight, multiplier, x.grid, summand, correction, factors)
+        emission.pieces.append(Piece(fused, scheme, fusion, source, result, *numbers, pool))
 
 
 class Conv2D(_Conv):

@@ -20,7 +20,6 @@ from octune.backends.tensorflow.int8.activations import Quantized
 from octune.backends.tensorflow.int8.emission import Emission, Piece
 from octune.backends.tensorflow.int8.fused_op import FusedOp, Fusion
 from octune.backends.tensorflow.int8.kinds.base import Kind, Number
-from octune.backends.tensorflow.int8.ranges import activation_grid
 from octune.int8 import Grid
 from octune.plan import Scheme
 from octune.repair import static_schemes
@@ -71,16 +70,7 @@ class MatMul(Kind):
 
     def emit(self, emission: Emission, fused: FusedOp, scheme: Scheme) -> None:
         activations, graph = emission.activations, emission.graph
-        multiplier: Array | None = None
-        source: str | Quantized = fused.x
-        group = emission.readers.smoothing(fused)
-        if group is not None:
-            multiplier = group.multiplier
-            x, source = activations.smoothed(group)
-        elif scheme.mode == "dynamic":
-            x = activations.dynamic(fused)
-        else:
-            x, source = emission.input(fused, activation_grid(fused, scheme, emission.ranges))
+        x, source, multiplier = emission.input(fused, scheme)
         fusion = fused.summed or fused.plain
         weight, correction = emission.weight(fused, scheme, x, multiplier)
         kernel, bias, low, high = emission.parameters(fused, weight, correction)
@@ -107,20 +97,8 @@ class MatMul(Kind):
             _sizes(emission, fused, fusion, result, lifted=lifted)
         elif lifted:
             _lift(emission, fused, fusion.tail, name, tf.float32)
-        premultiplied = multiplier is not None and source != fused.x
         emission.pieces.append(
-            Piece(
-                fused,
-                scheme,
-                fusion,
-                source,
-                result,
-                weight,
-                multiplier,
-                x.grid,
-                premultiplied,
-                correction=correction,
-            )
+            Piece(fused, scheme, fusion, source, result, weight, multiplier, x.grid, correction=correction)
         )
 
 
