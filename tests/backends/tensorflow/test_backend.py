@@ -17,7 +17,7 @@ import octune
 from octune.backends import Settings, backend_for
 from octune.backends.tensorflow.backend import TensorFlowBackend
 from octune.backends.tensorflow.model.freeze import as_graph
-from octune.backends.tensorflow.probe import checking, verify
+from octune.backends.tensorflow.probe import kernel_check, refusals
 from octune.calibration import collect
 from octune.errors import ConfigError, DataError, ModelError, PlanError
 from octune.harm import probe
@@ -400,8 +400,8 @@ def test_sessions_are_not_hoarded() -> None:
 
 
 def test_ops_that_disagree_with_fp32_lose_their_int8_schemes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify, "SLACK", 0.0)
-    monkeypatch.setattr(verify, "FLOOR", 1e-9)  # no kernel is that exact
+    monkeypatch.setattr(kernel_check, "SLACK", 0.0)
+    monkeypatch.setattr(kernel_check, "FLOOR", 1e-9)  # no kernel is that exact
     backend = backend_for(subjects.graph_def(), Settings())
     assert all(op.can("int8") for op in backend.ops())
     ranges = calibrated(backend, digits().batches())
@@ -421,12 +421,12 @@ def test_ops_that_disagree_with_fp32_lose_their_int8_schemes(monkeypatch: pytest
 def test_an_op_whose_int8_form_does_not_run_is_found_among_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def failing(rewriter: Any, plan: Plan, ranges: Any, values: Any, inputs: Any) -> Any:
+    def failing(rewriter: Any, plan: Plan, ranges: Any, values: Any, inputs: Any, threads: Any) -> Any:
         if "dense_1/MatMul" in plan and plan["dense_1/MatMul"].mode == "static":
             raise tf.errors.UnimplementedError(None, None, "no such kernel")
-        return verify.check(rewriter, plan, ranges, values, inputs)
+        return kernel_check.check(rewriter, plan, ranges, values, inputs, threads)
 
-    monkeypatch.setattr(checking, "check", failing)
+    monkeypatch.setattr(refusals, "check", failing)
     backend = backend_for(subjects.graph_def(), Settings())
     calibrated(backend, digits().batches())
     modes = {op.name: {scheme.mode for scheme in op.schemes if not scheme.is_float} for op in backend.ops()}

@@ -13,7 +13,7 @@ from octune.backends.base import Settings
 from octune.backends.batches import Fitting, Slot
 from octune.backends.tensorflow.graph.sessions import Sessions
 from octune.backends.tensorflow.model.freeze import as_graph
-from octune.backends.tensorflow.model.kinds import take
+from octune.backends.tensorflow.model.handover import take
 from octune.backends.tensorflow.model.pipeline import Feed, Pipeline
 from octune.errors import DataError
 from tests.backends.tensorflow import subjects

@@ -14,8 +14,8 @@ import tensorflow as tf
 import octune
 from octune.backends import Settings, backend_for
 from octune.backends.tensorflow.int8.rewrite import Rewriter
-from octune.backends.tensorflow.probe import checking, verify
-from octune.backends.tensorflow.probe.verify import check, needed
+from octune.backends.tensorflow.probe import kernel_check, refusals
+from octune.backends.tensorflow.probe.kernel_check import check, needed
 from octune.calibration import Ranges, collect
 from octune.harm import probe
 from octune.plan import Plan, Scheme
@@ -292,14 +292,14 @@ def test_a_convolution_between_others_is_timed_without_conversions() -> None:
 
 
 def test_repairs_that_disagree_with_fp32_are_refused_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(rewriter: Any, plan: Plan, ranges: Any, values: Any, inputs: Any) -> Any:
-        found = verify.check(rewriter, plan, ranges, values, inputs)
+    def failing(rewriter: Any, plan: Plan, ranges: Any, values: Any, inputs: Any, threads: Any) -> Any:
+        found = kernel_check.check(rewriter, plan, ranges, values, inputs, threads)
         return {
-            name: verify.Check(1.0, 0.1) if name == "b" and plan[name].repairs else one
+            name: kernel_check.Check(1.0, 0.1) if name == "b" and plan[name].repairs else one
             for name, one in found.items()
         }
 
-    monkeypatch.setattr(checking, "check", failing)
+    monkeypatch.setattr(refusals, "check", failing)
     backend, _, _ = opened(chain())
     for op in backend.ops():
         assert PLAIN in op.schemes

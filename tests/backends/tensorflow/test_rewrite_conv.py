@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from octune.backends.tensorflow.int8.rewrite import Rewriter
-from octune.backends.tensorflow.probe.verify import check, needed
+from octune.backends.tensorflow.probe.kernel_check import check, needed
 from octune.plan import Plan, Scheme
 from tests.machines import runnable
 

@@ -25,11 +25,11 @@ from octune.backends.tensorflow.int8.support import support
 from octune.backends.tensorflow.model import storage
 from octune.backends.tensorflow.model.callables import GraphCallable, call_shaped
 from octune.backends.tensorflow.model.freeze import as_graph
-from octune.backends.tensorflow.model.kinds import is_model, take
+from octune.backends.tensorflow.model.handover import is_model, take
 from octune.backends.tensorflow.model.pipeline import Feed, Pipeline
 from octune.backends.tensorflow.model.sources import open_model
-from octune.backends.tensorflow.probe.checking import disagreements
 from octune.backends.tensorflow.probe.harm import first_order_harm
+from octune.backends.tensorflow.probe.refusals import refused_schemes
 from octune.backends.tensorflow.probe.watching import Watcher
 from octune.calibration import Ranges
 from octune.errors import DataError
@@ -57,13 +57,13 @@ class TensorFlowBackend(Backend):
         trouble = set_threads(settings.threads) if settings.threads else ""
         self.limit = limit_for(portable=settings.portable)
         taken = take(model, settings)
-        self._frozen, self._form = taken.frozen, taken.form
+        self._frozen, self._handover = taken.frozen, taken.handover
         self._notes = [*taken.notes, *([trouble] if trouble else [])]
         self._threads, self._streams = settings.threads, int(settings.extra.get("streams", 1))
         self._sessions = Sessions(settings.threads)
         self._slots = taken.slots()
         self._pipeline = Pipeline.of(self._frozen)
-        self._splitter = Fitting(self._slots, strict=self._form.kind == "graph")
+        self._splitter = Fitting(self._slots, strict=self._handover.kind == "graph")
         self._rewriter = Rewriter(self._frozen, limit=self.limit)
         self._refused: dict[tuple[str, Mode | None, bool], str] = {}  # by op, mode, and whether repaired
         self._watcher: Watcher | None = None
@@ -72,15 +72,15 @@ class TensorFlowBackend(Backend):
         open_ops = [op for op in self._rewriter.ops() if len(op.schemes) > 1]
         self._notes += notes_on(open_ops, "MatMul, Einsum or Conv2D with constant weights")
 
-    # -- what is there ---------------------------------------------------------------------------------------
+    # -- what it holds ---------------------------------------------------------------------------------------
 
     def fp32_model(self) -> Any:
-        return self._form.build(self._frozen.graph_def)
+        return self._handover.build(self._frozen.graph_def)
 
     @property
     def extras(self) -> frozenset[str]:
         # what is called and not run by a session has the threads of the whole process
-        return frozenset({"streams"} if self._form.kind == "graph" else ())
+        return frozenset({"streams"} if self._handover.kind == "graph" else ())
 
     @property
     def notes(self) -> Sequence[str]:
@@ -91,7 +91,7 @@ class TensorFlowBackend(Backend):
 
     def _allowed(self, op: Op) -> Op:
         why = [note for (name, *_), note in self._refused.items() if name == op.name]
-        # What is wrong unrepaired is not mended by a repair.
+        # A kernel that is wrong without repairs stays wrong with them.
         schemes = tuple(
             scheme
             for scheme in op.schemes
@@ -132,12 +132,12 @@ class TensorFlowBackend(Backend):
             watcher.close()
 
     def _watching(self) -> Watcher:
-        """What fetches tensors; the one that prepared is used again, because TensorFlow takes seconds to get
-        a new one going.
+        """What fetches tensors; the one that prepared is used again, because TensorFlow takes seconds to
+        start a new one.
         """
         if self._watcher is None:
             self._watcher = Watcher(
-                self._rewriter.light, self._rewriter.taps(), self._frozen.outputs.values(), self._threads
+                self._rewriter.weightless, self._rewriter.taps(), self._frozen.outputs.values(), self._threads
             )
         return self._watcher
 
@@ -148,7 +148,7 @@ class TensorFlowBackend(Backend):
         first = next(self.parts(inputs))
         fixed = any(slot.shape and slot.shape[0] is not None for slot in self._slots)
         few = first if fixed else first.resized(min(CHECKED_ROWS, first.batch_size))
-        self._refused = disagreements(self._rewriter, self._watching(), few)
+        self._refused = refused_schemes(self._rewriter, self._watching(), few)
         self._notes.extend(f"{name}: {why}" for (name, *_), why in self._refused.items())
 
     def harm(
@@ -185,10 +185,10 @@ class TensorFlowBackend(Backend):
 
     def apply(self, plan: Plan, ranges: Ranges) -> Any:
         plan.check(self.ops())
-        return self._form.build(self._rewriter.rewrite(plan, ranges))
+        return self._handover.build(self._rewriter.rewrite(plan, ranges))
 
     def finalists(self, plan: Plan, ranges: Ranges, inputs: Inputs | Feed) -> Iterator[Finalist]:
-        # Asked for only: whoever runs such a graph in a session with the usual threads has a slower one.
+        # Only on request: in a session with the usual threads such a graph is slower.
         if self._streams == 1 or "streams" not in self.extras:
             return
         made = self._rewriter.in_streams(plan, ranges, self._streams)
@@ -200,31 +200,31 @@ class TensorFlowBackend(Backend):
             "intra_op_parallelism_threads "
             "such that their product is the number of threads; with the usual settings it is slower"
         )
-        yield Finalist("streams", self._form.build(made))
+        yield Finalist("streams", self._handover.build(made))
 
     def run(self, model: Any, inputs: Inputs | Feed) -> Outputs:
         if isinstance(inputs, Feed):
             if self._pipeline is None:
                 raise DataError("The graph has no iterator that these inputs could start.")
-            return self._pipeline.run(model, self._sessions, self._form.outputs, inputs)
+            return self._pipeline.run(model, self._sessions, self._handover.outputs, inputs)
         if isinstance(model, tf.Graph):
-            return self._sessions.run(model, self._form.outputs, inputs.kwargs)
+            return self._sessions.run(model, self._handover.outputs, inputs.kwargs)
         named = {slot.name: inputs.kwargs[slot.tensor] for slot in self._slots}
         if isinstance(model, GraphCallable):
             results = model.flat(named)
         else:
             tensors = {name: tf.constant(array) for name, array in named.items()}
-            results = call_shaped(model, self._form.takes, self._form.gives, tensors)
-        return {name: np.asarray(results[name]) for name in self._form.outputs}
+            results = call_shaped(model, self._handover.takes, self._handover.gives, tensors)
+        return {name: np.asarray(results[name]) for name in self._handover.outputs}
 
     def outputs(self, plan: Plan, ranges: Ranges, batches: Sequence[Inputs | Feed]) -> list[Outputs]:
         given = [inputs for inputs in batches if isinstance(inputs, Inputs)]
         if len(given) < len(batches):
             return super().outputs(plan, ranges, batches)
         plan.check(self.ops())
-        names = self._form.outputs
-        # TensorFlow takes seconds to optimize a graph, and twice as long for a function: that is for models
-        # that stay.
+        names = self._handover.outputs
+        # TensorFlow takes seconds to optimize a graph, and twice as long for a function: worth it only for
+        # models that are kept.
         with new_session(
             as_graph(self._rewriter.rewrite(plan, ranges)), self._threads, optimized=False
         ) as session:
@@ -271,8 +271,8 @@ class TensorFlowBackend(Backend):
     # -- keep ------------------------------------------------------------------------------------------------
 
     def writer(self) -> Writer:
-        form = self._form
-        return lambda model, folder: storage.save(model, form, folder)
+        handover = self._handover
+        return lambda model, folder: storage.save(model, handover, folder)
 
     @classmethod
     def load(

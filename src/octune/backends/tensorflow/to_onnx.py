@@ -22,7 +22,7 @@ from octune.backends.batches import Fitting
 from octune.backends.onnx.converted import EXPORT_OPSET, check_answers, rename
 from octune.backends.tensorflow.graph.sessions import new_session
 from octune.backends.tensorflow.model.freeze import as_graph
-from octune.backends.tensorflow.model.kinds import take
+from octune.backends.tensorflow.model.handover import take
 from octune.backends.tensorflow.model.pipeline import Pipeline
 from octune.errors import UnsupportedError, summary
 
@@ -51,7 +51,7 @@ def to_onnx(model: Any, settings: Settings, batch: Any) -> ModelProto:
             f"have. Give a graph that takes tensors, {LEAVE_OUT}"
         )
     _check_memory(sum(node.attr["value"].ByteSize() for node in frozen.graph_def.node if node.op == "Const"))
-    values = Fitting(taken.slots(), strict=taken.form.kind == "graph")(batch)[0].kwargs
+    values = Fitting(taken.slots(), strict=taken.handover.kind == "graph")(batch)[0].kwargs
     with new_session(as_graph(frozen.graph_def), settings.threads, optimized=False) as session:
         wanted = session.run(dict(frozen.outputs), dict(values))
     with _silent():

@@ -19,7 +19,7 @@ from octune.backends.tensorflow.graph.emit import constant, node
 from octune.backends.tensorflow.graph.graph import Array, Graph, attribute, node_of
 from octune.backends.tensorflow.graph.shapes import Shape, Shapes
 
-__all__ = ["Normalised", "normalise", "product"]
+__all__ = ["BATCHED", "Normalised", "normalise", "product"]
 
 BATCHED = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
 

@@ -1,8 +1,8 @@
-"""Cleaning: what is constant becomes a Const, and what only stood in the way of seeing the ops goes.
+"""Cleaning: what is constant becomes a Const, and what only hides the ops is removed.
 
     fold(graph, frozen.graph_def)           # constants, idle control inputs, BatchNorms, paddings
 
-Nothing here changes what the graph computes, but for the last bit of a float.
+Nothing here changes what the graph computes, except for the last bit of a float.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from octune.backends.tensorflow.graph.graph import Array, Graph, attribute, node
 
 __all__ = ["fold", "frames", "value_of"]
 
-# Pure functions of their inputs that stand between a variable and the op that reads it.
+# Pure functions of their inputs that can be found between a variable and the op that reads it.
 PASSING = frozenset(("Identity", "StopGradient", "PreventGradient", "Snapshot", "ReadVariableOp"))
 SHAPING = frozenset(
     (
@@ -94,7 +94,7 @@ def frames(graph: Graph) -> set[str]:
 
 def _plain(graph: Graph) -> None:
     """Write out defaults, which saved models leave out; drop attributes that name nodes or shapes, which may
-    soon not be there.
+    soon be gone.
     """
     for made in list(graph):
         definition = op_def_registry.get(made.op)
@@ -194,8 +194,8 @@ def _fold_constants(graph: Graph, like: GraphDef) -> None:
 
 
 def _skip_idle(graph: Graph) -> None:
-    """Transposes that change nothing (tensordot makes them) are read past, so that two ops that read one
-    tensor are seen to.
+    """Transposes that change nothing (tensordot makes them) are skipped, so that two ops that read one
+    tensor are seen to do so.
     """
     for made in list(graph):
         if made.op == "Transpose" and made.name in graph and graph.is_private(made.name):

@@ -5,7 +5,7 @@
 
 Frameworks, versions and authors spell GELU and layer normalisation in dozens of ways. Instead of a pattern
 for each, a closed region (one tensor in, one tensor out, constants inside) is evaluated on a few numbers and
-compared with the functions that there are kernels for.
+compared with the functions that have kernels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from octune.backends.tensorflow.graph.graph import Array, Graph, attribute, node
 
 __all__ = ["Activation", "Region", "activation_of", "evaluate", "regions"]
 
-LIMIT = 32  # nodes; the longest spelling of a layer normalisation seen so far has 14
+LONGEST_FORMULA = 32  # nodes; the longest spelling of a layer normalisation seen so far has 14
 
 Function = Callable[[NodeDef, list[Array]], Array]
 
@@ -93,13 +93,13 @@ class Region:
 
 def regions(graph: Graph, start: str, *, closed: bool) -> Iterator[Region]:
     """All closed regions behind a tensor, largest first. ``closed``: the tensor itself must have no reader
-    outside, too.
+    outside either.
     """
     start = tensor(start)
     order: list[str] = []
     parents: dict[str, set[str]] = {}
     queue = [reader for reader, _ in graph.readers(start)]
-    while queue and len(order) < LIMIT:
+    while queue and len(order) < LONGEST_FORMULA:
         name = queue.pop(0)
         made = graph.nodes[name]
         if name in parents or made.op not in OPS:
@@ -127,7 +127,7 @@ def regions(graph: Graph, start: str, *, closed: bool) -> Iterator[Region]:
 
 
 def evaluate(graph: Graph, region: Region, x: Array) -> Array:
-    """What the region gives for x, in float64."""
+    """What the region computes for x, in float64."""
     values: dict[str, Array] = {region.start: np.asarray(x, np.float64)}
     with np.errstate(all="ignore"):
         for name in region.nodes:

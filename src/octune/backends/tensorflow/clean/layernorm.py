@@ -29,8 +29,8 @@ def fuse_layernorms(graph: Graph, shapes: Shapes, avoid: Iterable[str] = ()) -> 
     for made in list(graph):
         if made.op != "Mean" or made.name not in graph or made.name in skipped:
             continue
-        # The mean over the last axis is where each of them begins, but for the variance, whose mean is inside
-        # the same region.
+        # The mean over the last axis is where each of them begins, except for the variance, whose mean is
+        # inside the same region.
         x = graph.inputs(made)[0]
         shape = shapes[x]
         if shape is None or len(shape) not in (2, 3) or shape[-1] is None or shapes.dtype(x) != tf.float32:

@@ -4,8 +4,8 @@
     constant("w", array)
     quantized_matmul("y", ("q", "w", "b"), ("low", "high", "w_low", "w_high"), activation="Relu")
 
-The contracts of these ops are nowhere written down: inputs of ``_QuantizedMatMul`` and
-``_FusedQuantizedConv2D`` are two untyped lists, and what must stand where depends on ``fused_ops``. This
+The contracts of these ops are not documented: inputs of ``_QuantizedMatMul`` and
+``_FusedQuantizedConv2D`` are two untyped lists, and what goes where depends on ``fused_ops``. This
 module is the one place that knows.
 """
 
@@ -23,9 +23,10 @@ from tensorflow.python.framework.tensor_shape import TensorShape
 
 from octune.backends.tensorflow.graph.graph import Array, as_input
 
-__all__ = ["array_of", "constant", "node", "quantize", "quantized_conv", "quantized_matmul"]
+__all__ = ["SUMMAND", "array_of", "constant", "node", "quantize", "quantized_conv", "quantized_matmul"]
 
 FLOAT, QINT8, QUINT8 = dtypes.float32, dtypes.qint8, dtypes.quint8
+SUMMAND = 3  # which input of an int8 convolution is added to it
 
 
 def node(name: str, op: str, inputs: Iterable[str], **attributes: Any) -> NodeDef:
@@ -89,7 +90,7 @@ def quantize(name: str, x: str, low: str, high: str, *, signed: bool = False) ->
     """float -> uint8 with a zero point, or int8 around zero. Outputs: values, low, high."""
     how = (QINT8, "SCALED", "HALF_TO_EVEN") if signed else (QUINT8, "MIN_FIRST", "HALF_AWAY_FROM_ZERO")
     # By default a range below 0.01 is silently widened to 0.01; without any such limit an input of zeros
-    # gives NaN.
+    # becomes NaN.
     least = {"ensure_minimum_range": 1e-12, "narrow_range": False, "axis": -1}
     return node(name, "QuantizeV2", (x, low, high), T=how[0], mode=how[1], round_mode=how[2], **least)
 
@@ -107,10 +108,10 @@ def quantized_matmul(
     """``values``: x (uint8), weight (int8, [K, N]), bias. ``scales``: ends of the ranges of x and of every
     column of the weight.
 
-    Gives float, or uint8 with its range if ``output`` names one.
+    Outputs float, or uint8 with its range if ``output`` names one.
     """
     if addend is not None and (activation is not None or output is not None):
-        raise ValueError("an addend stands alone")
+        raise ValueError("an addend can be combined neither with an activation nor with an int8 output")
     fused = (
         ["BiasAdd"]
         + ([activation] if activation else [])

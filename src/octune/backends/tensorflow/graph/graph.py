@@ -1,4 +1,4 @@
-"""A graph as data: what freezing gives, and a view of it that can be asked who reads what, and changed.
+"""A graph as data: what freezing returns, and a view of it that knows its readers and can be changed.
 
     frozen = FrozenGraph(graph_def, inputs={"x": "x:0"}, outputs={"y": "dense/BiasAdd:0"})
     graph = Graph.of(frozen)
@@ -64,9 +64,7 @@ def as_input(tensor_name: str) -> str:
 
 
 def attribute(node: NodeDef, name: str) -> AttrValue:
-    """An attribute for reading. Asked directly, a NodeDef answers by growing an attribute that it did not
-    have.
-    """
+    """An attribute for reading: reading a missing attribute of a NodeDef directly would add it."""
     return node.attr.get(name, _NOTHING)
 
 
@@ -128,7 +126,7 @@ class Graph:
         return [tensor(reference) for reference in node.input if not reference.startswith("^")]
 
     def readers(self, tensor_name: str) -> list[tuple[str, int]]:
-        """Who reads a tensor, and at which input."""
+        """The nodes that read a tensor, and at which input."""
         return [
             where
             for where, read in self._readers.get(node_of(tensor_name), {}).items()
@@ -140,7 +138,7 @@ class Graph:
         return list(dict.fromkeys(reader for reader, _ in self._readers.get(name, {})))
 
     def is_private(self, name: str) -> bool:
-        """Whether nobody outside the graph asks for this node by name, and nobody inside waits for it."""
+        """Whether this node is not asked for by name from outside, and no node inside waits for it."""
         return name not in self.keep and not any(
             read.startswith("^") for read in self._readers.get(name, {}).values()
         )
@@ -164,7 +162,7 @@ class Graph:
         self.add(changed)
 
     def sweep(self, names: Iterable[str]) -> None:
-        """Remove these nodes, and what only they needed, unless somebody still reads or wants them."""
+        """Remove these nodes, and what only they needed, unless they are still read or asked for."""
         waiting = list(names)
         while waiting:
             name = waiting.pop()

@@ -37,8 +37,8 @@ def new_session(graph: Any, threads: int | None, *, optimized: bool = True) -> A
 
 
 def set_threads(threads: int) -> str:
-    """Give TensorFlow this number of threads. All sessions share one pool, made at its first use: an empty
-    string, or what went wrong.
+    """Give TensorFlow this number of threads. All sessions share one pool, made at its first use. Returns an
+    empty string, or what went wrong.
     """
     before = tf.config.threading.get_intra_op_parallelism_threads()
     if before == threads:
@@ -55,7 +55,7 @@ def set_threads(threads: int) -> str:
 
 
 class _Kept:
-    """A graph, its session, and the questions that were prepared. One made of streams is asked in a process
+    """A graph, its session, and the questions that were prepared. One made of streams runs in a process
     of its own.
     """
 

@@ -21,7 +21,7 @@ from octune.errors import ModelError
 __all__ = ["Shape", "Shapes"]
 
 Shape = tuple[int | None, ...]
-LARGE = 256  # elements; no constant that is a shape has as many
+LONGEST_SHAPE = 256  # elements; a constant with more of them is not a shape
 
 
 class Shapes:
@@ -58,7 +58,7 @@ def _light(node: NodeDef) -> NodeDef:
     elements = 1
     for dim in value.tensor_shape.dim:
         elements *= dim.size
-    if elements <= LARGE:
+    if elements <= LONGEST_SHAPE:
         return node
     light = NodeDef(name=node.name, op="Placeholder", input=node.input)
     light.attr["dtype"].CopyFrom(node.attr["dtype"])

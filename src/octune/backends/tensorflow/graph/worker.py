@@ -3,8 +3,8 @@
     worker = Worker(graph, ConfigProto(inter_op_parallelism_threads=2, intra_op_parallelism_threads=1))
     worker.run(["logits:0"], {"input_ids:0": array})        # -> [array]
 
-All sessions of a process share the threads inside ops: whatever the first one asked for, the others get. So a
-graph that wants other threads than fp32 can be timed side by side with it only in another process.
+All sessions of a process share the threads inside ops, and the first session decides how many these are. So a
+graph that needs other threads than fp32 can be timed side by side with it only in another process.
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ class Worker:
 
 
 def serve() -> None:
-    """The other side: answers until nobody asks any more."""
+    """The other side: answers until the pipe is closed."""
     path, config = sys.argv[1:3]
     inner, outer = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever prints must not spoil the answers
+    os.dup2(2, 1)  # what is printed must not end up among the answers
     import tensorflow as tf
 
     graph = tf.Graph()
@@ -116,8 +116,8 @@ def _answer(session: Any, inner: BinaryIO, outer: BinaryIO) -> None:
                 prepared[key] = session.make_callable(list(fetches), feed_list=list(feed))
             answer = [np.asarray(value) for value in prepared[key](*feed.values())]
             if is_new and trim is not None:
-                # making a graph ready takes ten times its memory, and half of that stays in pools that nobody
-                # needs
+                # making a graph ready takes ten times its memory, and half of that stays in pools that are
+                # not needed any more
                 trim(0)
         except Exception as error:
             answer = f"{type(error).__name__}: {error}"

@@ -1,6 +1,7 @@
 """int8 forms of activations, made once for all readers that want a tensor on the same grid.
 
-activations = Activations(graph, reference, shapes) activations.quantized("x:0", Grid.affine(-1.0, 3.0))
+activations = Activations(graph, reference, shapes)
+activations.quantized("x:0", Grid.affine(-1.0, 3.0))
 # -> Quantized: names of the int8 values and of the ends of their range
 """
 
@@ -15,9 +16,8 @@ from octune.backends.tensorflow.clean.layernorm import LAYERNORM
 from octune.backends.tensorflow.graph.emit import array_of, constant, node, quantize
 from octune.backends.tensorflow.graph.graph import Array, Graph, attribute, node_of
 from octune.backends.tensorflow.graph.shapes import Shapes
-from octune.backends.tensorflow.int8.site import Site
-from octune.backends.tensorflow.int8.wants import Group
-from octune.errors import PlanError
+from octune.backends.tensorflow.int8.fused_op import FusedOp
+from octune.backends.tensorflow.int8.readers import SmoothingGroup
 from octune.int8 import Grid
 
 __all__ = ["Activations", "Quantized"]
@@ -49,11 +49,13 @@ class Activations:
     # -- what there is ---------------------------------------------------------------------------------------
 
     def provide(self, tensor: str, made: Quantized) -> None:
-        """An op gives this tensor in int8 itself."""
+        """An op outputs this tensor in int8 itself."""
         self._known[tensor, made.grid] = made
 
-    def provide_smoothed(self, tensor: str, group: Group, made: Quantized, source: Quantized) -> None:
-        """An op gives this tensor smoothed for a group, made from the int8 tensor ``source``."""
+    def provide_smoothed(
+        self, tensor: str, group: SmoothingGroup, made: Quantized, source: Quantized
+    ) -> None:
+        """An op outputs this tensor smoothed for a group, made from the int8 tensor ``source``."""
         self._smooth[tensor, group.multiplier.tobytes()] = made, source
 
     def provided(self, tensor: str, wanted: Grid) -> Quantized | None:
@@ -78,37 +80,39 @@ class Activations:
             self._known[x, wanted] = Quantized(f"{name}:0", low, high, wanted, self.is_matrix(x))
         return self._known[x, wanted]
 
-    def dynamic(self, site: Site) -> Quantized:
+    def dynamic(self, fused: FusedOp) -> Quantized:
         """The input of a matmul in the range that it has at run time."""
-        if (site.x, "dynamic") not in self._known:
-            base = self._graph.fresh(f"{node_of(site.x)}/dynamic")
-            x = site.x if self.is_matrix(site.x) else self.rows(site.x, self.inner(site), tf.float32, base)
+        if (fused.x, "dynamic") not in self._known:
+            base = self._graph.fresh(f"{node_of(fused.x)}/dynamic")
+            x = fused.x if self.is_matrix(fused.x) else self.rows(fused.x, fused.inner, tf.float32, base)
             axes = self.constant(f"{base}/axes", [0, 1])
             for which in ("Min", "Max"):
                 self._graph.add(
                     node(f"{base}/{which}", which, [x, axes], T=tf.float32, Tidx=tf.int32, keep_dims=False)
                 )
             self._graph.add(quantize(base, x, f"{base}/Min", f"{base}/Max"))
-            self._known[site.x, "dynamic"] = Quantized(f"{base}:0", f"{base}:1", f"{base}:2", None, rows=True)
-        return self._known[site.x, "dynamic"]
+            self._known[fused.x, "dynamic"] = Quantized(
+                f"{base}:0", f"{base}:1", f"{base}:2", None, rows=True
+            )
+        return self._known[fused.x, "dynamic"]
 
-    def smoothed(self, group: Group) -> tuple[Quantized, str | Quantized]:
+    def smoothed(self, group: SmoothingGroup) -> tuple[Quantized, str | Quantized]:
         """The smoothed input of ops that read one tensor, and what it is made from, which may be smoothed
         already.
         """
-        site = group.sites[0]
-        key = (site.x, group.multiplier.tobytes())
+        fused = group.fused_ops[0]
+        key = (fused.x, group.multiplier.tobytes())
         if key not in self._smooth:
             source = self._smoothed_layernorm(group)
             if source is None:
-                name = self._graph.fresh(f"{node_of(site.x)}/smooth")
-                fits = site.is_conv or (self._shapes[site.x] or (None,))[-1] == self.inner(site)
-                x = site.x if fits else self.rows(site.x, self.inner(site), tf.float32, name)
+                name = self._graph.fresh(f"{node_of(fused.x)}/smooth")
+                fits = (self._shapes[fused.x] or (None,))[-1] == fused.inner
+                x = fused.x if fits else self.rows(fused.x, fused.inner, tf.float32, name)
                 self.scaled(name, x, group.multiplier)
                 made = self.quantized(f"{name}:0", group.grid)
             else:
                 made = self.quantized(source, group.grid)
-            self._smooth[key] = replace(made, rows=self.is_matrix(site.x)), source or site.x
+            self._smooth[key] = replace(made, rows=self.is_matrix(fused.x)), source or fused.x
         return self._smooth[key]
 
     def pooled(self, pool: str, made: Quantized) -> Quantized:
@@ -132,14 +136,14 @@ class Activations:
         """A node of that name, which multiplies every channel."""
         self._graph.add(node(name, "Mul", [x, self.constant(f"{name}/multiplier", factors)], T=tf.float32))
 
-    def _smoothed_layernorm(self, group: Group) -> str | None:
-        """The layer normalisation before some ops with the smoothing in its gamma and beta, if nobody else
+    def _smoothed_layernorm(self, group: SmoothingGroup) -> str | None:
+        """The layer normalisation before some ops with the smoothing in its gamma and beta, if no other op
         reads it.
         """
-        sites = group.sites
-        made = self._reference.maker(sites[0].x)
-        through = {name for site in sites for name in (*site.path, site.core)}
-        nodes = [made.name, *(name for site in sites for name in site.path)]
+        fused_ops = group.fused_ops
+        made = self._reference.maker(fused_ops[0].x)
+        through = {name for fused in fused_ops for name in (*fused.path, fused.core)}
+        nodes = [made.name, *(name for fused in fused_ops for name in fused.path)]
         if made.op != LAYERNORM or any(
             not self._reference.is_private(name) or not set(self._reference.followers(name)) <= through
             for name in nodes
@@ -188,10 +192,3 @@ class Activations:
     def is_matrix(self, tensor: str) -> bool:
         """Whether a tensor of the reference has two axes."""
         return len(self._shapes[tensor] or ()) == 2
-
-    def inner(self, site: Site) -> int:
-        """The number of columns that a matmul reads."""
-        shape = self._shapes[site.weight]
-        if shape is None or len(shape) != 2:
-            raise PlanError(f"The weight of {site.op.name!r} has no known shape.")
-        return int(shape[1 if attribute(self._reference.nodes[site.core], "transpose_b").b else 0] or 0)

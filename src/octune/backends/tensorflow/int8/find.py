@@ -1,14 +1,14 @@
 """Which nodes could be quantized, and what of their surroundings goes into the same int8 op.
 
-finder = Finder(graph, shapes, support, normalised, inside=frames(graph))
-finder.sites            # Site by op name, in the order of computation
-finder.left_alone       # ops that stay as they are, each with the reason
+found = find(graph, shapes, support, normalised, inside=frames(graph))
+found.fused_ops         # FusedOp by op name, in the order of computation
+found.left_alone        # ops that stay as they are, each with the reason
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import tensorflow as tf
@@ -21,20 +21,18 @@ from octune.backends.tensorflow.clean.formula import activation_of, regions
 from octune.backends.tensorflow.clean.layernorm import LAYERNORM
 from octune.backends.tensorflow.graph.graph import Array, Graph, attribute, node_of
 from octune.backends.tensorflow.graph.shapes import Shapes
-from octune.backends.tensorflow.int8.outputs import is_pool, passes_on
-from octune.backends.tensorflow.int8.site import Form, Site, geometry
+from octune.backends.tensorflow.int8.fused_op import FusedOp, Fusion
+from octune.backends.tensorflow.int8.kinds import KINDS, Kind, kind_of
+from octune.backends.tensorflow.int8.pooling import only_read_by, pool_before
 from octune.backends.tensorflow.int8.support import Support
 from octune.plan import Op, Scheme
-from octune.repair import static_schemes
 
-__all__ = ["Finder"]
+__all__ = ["Found", "find", "in_functions"]
 
-KINDS = {"MatMul": "matmul", "Conv2D": "conv2d", "DepthwiseConv2dNative": "depthwise_conv2d"}
-DYNAMIC = (Scheme.int8("dynamic"), Scheme.int8("dynamic", granularity="per_tensor"))
 ADDS = ("Add", "AddV2")
 # Ops whose output has as many rows as their first input, and ops that have the shape of their only varying
 # input.
-ROWWISE = frozenset(("MatMul", "Conv2D", "DepthwiseConv2dNative", "MaxPool", "AvgPool", "BiasAdd", LAYERNORM))
+ROWWISE = frozenset((*(kind.tf_op for kind in KINDS), "MaxPool", "AvgPool", "BiasAdd", LAYERNORM))
 UNARY = (
     "Relu",
     "Relu6",
@@ -52,121 +50,135 @@ UNARY = (
 ELEMENTWISE = frozenset((*UNARY, "Mul", "Pow", "Add", "AddV2", "Sub"))
 
 
-class Finder:
-    """Looks once, when it is made."""
+@dataclass(frozen=True)
+class Found:
+    """``fused_ops``: what could be quantized, by name. ``left_alone``: ops that stay as they are, each with
+    the reason.
+    """
+
+    fused_ops: dict[str, FusedOp]
+    left_alone: dict[str, Op]
+
+    def ops(self) -> tuple[Op, ...]:
+        """All of them, in the order of computation; those that are left alone come last."""
+        return (*(fused.op for fused in self.fused_ops.values()), *self.left_alone.values())
+
+
+def find(graph: Graph, shapes: Shapes, support: Support, normalised: Normalised, inside: set[str]) -> Found:
+    """Look at every node once, in the order of computation. Nodes ``inside`` loops are left alone."""
+    finder = _Finder(graph, shapes, support, normalised, inside)
+    spellings = {spelling: kind for kind in KINDS for spelling in kind.spellings}
+    for made in _in_order(graph):
+        kind = kind_of(made.op)
+        if kind is not None:
+            finder.look(made, kind)
+        elif made.name in normalised.reasons:
+            finder.leave(made, spellings[made.op], normalised.reasons[made.name])
+    return Found(_placed(graph, finder.fused_ops), finder.left_alone)
+
+
+def _placed(graph: Graph, fused_ops: Mapping[str, FusedOp]) -> dict[str, FusedOp]:
+    """Ops whose kernels output int8, among others of that sort. Between them there are no floats to convert:
+    that costs less.
+    """
+    int8 = [fused for fused in fused_ops.values() if fused.kind.outputs_int8 and fused.op.can("int8")]
+    cores, made = {fused.core for fused in int8}, {fused.plain.output for fused in int8}
+
+    def placed(fused: FusedOp) -> FusedOp:
+        pool = pool_before(graph, fused.x)
+        receives = (graph.inputs(graph.nodes[pool])[0] if pool else fused.x) in made
+        passed = only_read_by(graph, fused.plain.tail, cores)
+        signature = fused.op.signature + " from int8" * receives + " to int8" * passed
+        return replace(fused, op=replace(fused.op, signature=signature), receives=receives, passes_on=passed)
+
+    return {name: placed(fused) if fused.kind.outputs_int8 else fused for name, fused in fused_ops.items()}
+
+
+class _Finder:
+    """What is known so far while a graph is looked through."""
 
     def __init__(
         self, graph: Graph, shapes: Shapes, support: Support, normalised: Normalised, inside: set[str]
     ) -> None:
         self._graph, self._shapes, self._support, self._inside = graph, shapes, support, inside
         self._names = {matmul: name for name, matmul in normalised.matmuls.items()}
-        self._reasons = normalised.reasons
         self._claimed: set[str] = set()
-        self._origins: dict[str, str] = {}  # output of a site -> its input, which has as many rows
+        self._origins: dict[str, str] = {}  # output of an op -> its input, which has as many rows
         self._paths: set[str] = set()
-        self.sites: dict[str, Site] = {}
+        self.fused_ops: dict[str, FusedOp] = {}
         self.left_alone: dict[str, Op] = {}
-        for made in _in_order(graph):
-            if made.op in KINDS:
-                self._look(made)
-            elif made.name in self._reasons:
-                self._leave(made, "matmul", self._reasons[made.name])
-        convs = {site.core for site in self.sites.values() if site.is_conv and site.op.can("int8")}
-        given = {site.plain.output for site in self.sites.values() if site.core in convs}
-        self.sites = {
-            name: self._placed(site, convs, given) if site.is_conv else site
-            for name, site in self.sites.items()
-        }
-
-    def ops(self) -> tuple[Op, ...]:
-        """All of them, those with a reason to be left alone included."""
-        return (*(site.op for site in self.sites.values()), *self.left_alone.values())
-
-    def _placed(self, site: Site, convs: set[str], given: set[str]) -> Site:
-        """A convolution among others. Where it stands between them, it has no floats to convert: that costs
-        less.
-        """
-        name = node_of(site.x)
-        pooled = name in self._graph and is_pool(self._graph, name)
-        receives = (self._graph.inputs(self._graph.nodes[name])[0] if pooled else site.x) in given
-        passed = passes_on(self._graph, site.plain.tail, convs)
-        signature = site.op.signature + " from int8" * receives + " to int8" * passed
-        return replace(site, op=replace(site.op, signature=signature), receives=receives, passes_on=passed)
 
     # -- one node --------------------------------------------------------------------------------------------
 
-    def _look(self, made: NodeDef) -> None:
-        kind, name = KINDS[made.op], self._names.get(made.name, made.name)
+    def look(self, made: NodeDef, kind: Kind) -> None:
+        """One node of a kind that can be quantized."""
+        name = self._names.get(made.name, made.name)
         weight = value_of(self._graph, self._graph.inputs(made)[1])
         if made.name in self._inside:
-            self._leave(made, kind, "it is inside a loop or a conditional of the graph")
+            self.leave(made, kind, "it is inside a loop or a conditional of the graph")
             return
         if weight is None:
-            if kind != "matmul":
-                self._leave(made, kind, "its weight is not a constant")
-            return  # a matmul of two activations: nothing of it is a weight
+            if kind.without_weight:
+                self.leave(made, kind, kind.without_weight)
+            return
         reason = self._cannot(made, kind, weight)
         if reason:
-            self._leave(made, kind, reason, int(weight.size))
+            self.leave(made, kind, reason, int(weight.size))
             return
+        able = self._support.runs(kind.kernel)
+        note = "" if able else self._support.why or f"TensorFlow {tf.__version__} has no int8 {kind.noun}"
         floats = (*((Scheme.bf16(),) if self._support.bf16 else ()), Scheme.fp32())
-        able = self._support.matmul if kind == "matmul" else self._support.conv
-        note = "" if able else self._support.why or f"TensorFlow {tf.__version__} has no int8 convolution"
-        int8 = (*static_schemes(), *(DYNAMIC if kind == "matmul" else ())) if able else ()
-        schemes = (*int8, *floats)
-        columns = _columns(made, weight)
-        lift, bias, plain, summed = self._fusion(made, columns, conv=kind != "matmul")
-        x, path = self._source(made, weight) if kind == "matmul" else (self._graph.inputs(made)[0], ())
+        schemes = (*(kind.schemes() if able else ()), *floats)
+        oriented = kind.oriented(made, weight)
+        inner, columns = int(oriented.shape[-2]), kind.columns(oriented)
+        lift, bias, plain, summed = self._fusion(made, columns, kind)
+        x, path = self._source(made, inner) if kind.in_rows else (self._graph.inputs(made)[0], ())
         signature = f"{made.op}{tuple(weight.shape)}{plain.activation or ''}{'' if bias is None else '+bias'}"
-        if kind != "matmul":
-            signature += str(sorted(geometry(made).items()))
-        op = Op(name, kind, schemes, int(weight.size), signature=signature, note=note)
-        site = Site(op, made.name, x, self._graph.inputs(made)[1], columns, bias, plain, summed, path, lift)
-        self.sites[name] = site
+        signature += kind.signature(made)
+        op = Op(name, kind.name, schemes, int(weight.size), signature=signature, note=note)
+        self.fused_ops[name] = FusedOp(
+            op,
+            kind,
+            made.name,
+            x,
+            self._graph.inputs(made)[1],
+            inner,
+            columns,
+            bias,
+            plain,
+            summed,
+            path,
+            lift,
+        )
         self._claimed.update(plain.members)
         self._claimed.update(summed.members if summed else ())
         self._paths.update(path)
-        self._origins.update({form.output: x for form in (plain, summed) if form})
+        self._origins.update({fusion.output: x for fusion in (plain, summed) if fusion})
         if lift:
             self._origins[f"{lift}:0"] = x
 
-    def _leave(self, made: NodeDef, kind: str, reason: str, parameters: int = 0) -> None:
+    def leave(self, made: NodeDef, kind: Kind, reason: str, parameters: int = 0) -> None:
+        """An op that stays as it is."""
         name = self._names.get(made.name, made.name)
-        self.left_alone[name] = Op(name, kind, (Scheme.fp32(),), parameters, signature=made.op, note=reason)
+        self.left_alone[name] = Op(
+            name, kind.name, (Scheme.fp32(),), parameters, signature=made.op, note=reason
+        )
 
-    def _cannot(self, made: NodeDef, kind: str, weight: Array) -> str:
+    def _cannot(self, made: NodeDef, kind: Kind, weight: Array) -> str:
         """Why this op cannot be quantized, or an empty string."""
         if attribute(made, "T").type != tf.float32.as_datatype_enum:
             return f"it computes in {tf.as_dtype(attribute(made, 'T').type).name}, not float32"
         if weight.size == 0 or not np.isfinite(weight).all():
             return "its weights are not finite numbers" if weight.size else "it has no weights"
-        if kind == "matmul":
-            if weight.ndim != 2:
-                return f"its weight has the shape {weight.shape}"
-            return (
-                "its input is transposed (transpose_a), which the int8 kernel does not do"
-                if attribute(made, "transpose_a").b
-                else ""
-            )
-        if attribute(made, "data_format").s not in (b"", b"NHWC"):
-            return (
-                f"its data format is {attribute(made, 'data_format').s.decode()}; int8 convolutions take NHWC"
-            )
-        shape = self._shapes[self._graph.inputs(made)[0]]
-        if shape is None or len(shape) != 4 or shape[3] is None:
-            return "the number of its input channels is not known"
-        if shape[3] != weight.shape[2]:
-            return f"it is a grouped convolution ({shape[3]} channels in, {weight.shape[2]} for each group)"
-        return ""
+        return kind.cannot(made, weight, self._shapes[self._graph.inputs(made)[0]])
 
     # -- its surroundings ------------------------------------------------------------------------------------
 
-    def _source(self, made: NodeDef, weight: Array) -> tuple[str, tuple[str, ...]]:
+    def _source(self, made: NodeDef, inner: int) -> tuple[str, tuple[str, ...]]:
         """The tensor behind Reshapes that only count rows, so that ops that read it through different ones
         share its int8 form.
         """
         graph, x = self._graph, self._graph.inputs(made)[0]
-        inner = weight.shape[1 if attribute(made, "transpose_b").b else 0]
         path: list[str] = []
         while (reshape := graph.nodes.get(node_of(x))) is not None and reshape.op == "Reshape":
             source = graph.inputs(reshape)[0]
@@ -178,7 +190,7 @@ class Finder:
         return x, tuple(path)
 
     def _only_reader(self, name: str) -> tuple[NodeDef, int] | None:
-        """The one node that reads a node, if nobody else does and it is free to be fused."""
+        """The one node that reads a node, if it is the only one and free to be fused."""
         readers = self._graph.readers(f"{name}:0")
         if len(readers) != 1 or not self._graph.is_private(name) or len(self._graph.followers(name)) != 1:
             return None
@@ -188,42 +200,38 @@ class Finder:
         )
 
     def _fusion(
-        self, made: NodeDef, columns: int, *, conv: bool
-    ) -> tuple[str | None, Array | None, Form, Form | None]:
-        """What can be fused behind an op: the Reshape behind it, the bias, and the two forms."""
+        self, made: NodeDef, columns: int, kind: Kind
+    ) -> tuple[str | None, Array | None, Fusion, Fusion | None]:
+        """What can be fused behind an op: the Reshape behind it, the bias, and the two fusions."""
         members, lift, bias = [made.name], None, None
         trailing: tuple[int, ...] = (columns,)
         following = self._only_reader(made.name)
-        if not conv and following is not None and following[0].op == "Reshape" and following[1] == 0:
+        if kind.in_rows and following is not None and following[0].op == "Reshape" and following[1] == 0:
             found = self._trailing(following[0], columns)
             if found is not None:
                 lift, trailing = following[0].name, found
                 members.append(lift)
                 following = self._only_reader(lift)
-        rank = len(self._shapes[f"{members[-1]}:0"] or ()) or (4 if conv else 2)
+        rank = len(self._shapes[f"{members[-1]}:0"] or ()) or kind.rank
         while (
             following is not None and (shift := self._bias(*following, columns, trailing, rank)) is not None
         ):
             bias = shift if bias is None else bias + shift
             members.append(following[0].name)
             following = self._only_reader(members[-1])
-        summed = self._with_addend(made, members, following, conv=conv)
+        summed = self._with_addend(made, members, following, kind)
         for region in (
             regions(self._graph, f"{members[-1]}:0", closed=True)
             if self._graph.is_private(members[-1])
             else ()
         ):
             activation = activation_of(self._graph, region)
-            if (
-                activation is None
-                or (conv and activation.name not in ("Relu", "Relu6"))
-                or not self._claimed.isdisjoint(region.nodes)
-            ):
+            if activation is None or not kind.fuses(activation) or not self._claimed.isdisjoint(region.nodes):
                 continue
-            return lift, bias, Form((*members, *region.nodes), activation), None
+            return lift, bias, Fusion((*members, *region.nodes), activation), None
         if lift is not None and len(members) == 2:  # nothing behind the Reshape to fuse: it is not in the way
             members, lift = members[:1], lift if summed else None
-        return lift, bias, Form(tuple(members)), summed
+        return lift, bias, Fusion(tuple(members)), summed
 
     def _trailing(self, reshape: NodeDef, columns: int) -> tuple[int, ...] | None:
         """The last axes of a Reshape's output that are the columns of its input."""
@@ -254,20 +262,18 @@ class Finder:
             return None
 
     def _with_addend(
-        self, made: NodeDef, members: list[str], following: tuple[NodeDef, int] | None, *, conv: bool
-    ) -> Form | None:
-        """The form that adds another activation: a residual connection. Convolutions can do it only with a
-        Relu behind.
-        """
+        self, made: NodeDef, members: list[str], following: tuple[NodeDef, int] | None, kind: Kind
+    ) -> Fusion | None:
+        """The fusion that adds another activation: a residual connection."""
         if following is None or following[0].op not in ADDS:
             return None
         add, position = following
         addend = self._graph.inputs(add)[1 - position]
-        proof = self._same_shape(self._graph.inputs(made)[0], f"{members[-1]}:0", addend, conv=conv)
+        proof = self._same_shape(self._graph.inputs(made)[0], f"{members[-1]}:0", addend, kind)
         if proof is None or self._shapes.dtype(addend) != tf.float32:
             return None
-        if not conv:
-            return Form((*members, add.name), None, addend, guarded=proof == "guard")
+        if not kind.sum_needs_relu:
+            return Fusion((*members, add.name), None, addend, guarded=proof == "guard")
         relu = self._only_reader(add.name)
         if relu is None or relu[0].op != "Relu":
             return None
@@ -276,9 +282,9 @@ class Finder:
             None,
         )
         activation = activation_of(self._graph, region) if region else None
-        return Form((*members, add.name, relu[0].name), activation, addend) if activation else None
+        return Fusion((*members, add.name, relu[0].name), activation, addend) if activation else None
 
-    def _same_shape(self, x: str, output: str, addend: str, *, conv: bool) -> str | None:
+    def _same_shape(self, x: str, output: str, addend: str, kind: Kind) -> str | None:
         """Whether an addend has the shape of an output: "proven", "guard" (as far as is known), or None for
         no.
 
@@ -287,12 +293,14 @@ class Finder:
         ours, theirs = self._shapes[output], self._shapes[addend]
         if not ours or ours != theirs or ours[-1] is None:
             return None
-        if None not in ours or (self._rows(x) == self._rows(addend) and (not conv or None not in ours[1:])):
+        if None not in ours or (
+            self._rows(x) == self._rows(addend) and (kind.in_rows or None not in ours[1:])
+        ):
             return "proven"
-        return None if conv else "guard"
+        return "guard" if kind.in_rows else None
 
     def _rows(self, tensor: str) -> str:
-        """The tensor that gives another one its rows, as far back as that is plain to see."""
+        """The tensor from which another one has its rows, as far back as that is plain to see."""
         graph = self._graph
         while True:
             made = graph.nodes.get(node_of(tensor))
@@ -316,12 +324,6 @@ class Finder:
                 return tensor
 
 
-def _columns(made: NodeDef, weight: Array) -> int:
-    if made.op == "DepthwiseConv2dNative":
-        return int(weight.shape[2] * weight.shape[3])
-    return int(weight.shape[0] if attribute(made, "transpose_b").b else weight.shape[-1])
-
-
 def _in_order(graph: Graph) -> Iterable[NodeDef]:
     """Nodes in an order of computation; loops are cut where they come back to where they were."""
     seen: set[str] = set()
@@ -338,10 +340,11 @@ def _in_order(graph: Graph) -> Iterable[NodeDef]:
 
 
 def in_functions(graph_def: GraphDef) -> list[Op]:
-    """Matmuls and convolutions inside functions that nodes call (loops, conditionals): left alone, and
+    """Ops of all kinds inside functions that nodes call (loops, conditionals): left alone, and
     listed.
     """
     library = {function.signature.name: function for function in graph_def.library.function}
+    kinds = {op: kind for kind in KINDS for op in (kind.tf_op, *kind.spellings)}
     found: list[Op] = []
     waiting = [
         (node.name, name) for node in graph_def.node if "Dataset" not in node.op for name in _called(node)
@@ -353,12 +356,12 @@ def in_functions(graph_def: GraphDef) -> list[Op]:
             continue
         seen.add(name)
         for inner in library[name].node_def:
-            if inner.op in (*KINDS, "Einsum", "BatchMatMulV2"):
+            if inner.op in kinds:
                 reason = f"it is inside a function ({name}) that the graph calls"
                 found.append(
                     Op(
                         f"{caller}/{inner.name}",
-                        KINDS.get(inner.op, "matmul"),
+                        kinds[inner.op].name,
                         (Scheme.fp32(),),
                         signature=inner.op,
                         note=reason,

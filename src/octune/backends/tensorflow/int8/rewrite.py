@@ -10,22 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Container
 from functools import cached_property
-from typing import Any
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from octune.backends.base import OUTPUT
 from octune.backends.tensorflow.clean.dense import normalise
 from octune.backends.tensorflow.clean.fold import fold, frames
 from octune.backends.tensorflow.clean.layernorm import fuse_layernorms
-from octune.backends.tensorflow.graph.graph import Array, FrozenGraph, Graph, Tap, attribute, tensor
-from octune.backends.tensorflow.graph.light import Light, lighten
+from octune.backends.tensorflow.graph.graph import Array, FrozenGraph, Graph, Tap, tensor
 from octune.backends.tensorflow.graph.shapes import Shapes
-from octune.backends.tensorflow.int8.apply import Emission, Piece
-from octune.backends.tensorflow.int8.find import Finder, in_functions
-from octune.backends.tensorflow.int8.outputs import passes_on
-from octune.backends.tensorflow.int8.site import KERNELS, Site, geometry
-from octune.backends.tensorflow.int8.streams import Streams
+from octune.backends.tensorflow.graph.weightless import Weightless, without_weights
+from octune.backends.tensorflow.int8.emission import Emission, Piece, emit
+from octune.backends.tensorflow.int8.find import find, in_functions
+from octune.backends.tensorflow.int8.fused_op import FusedOp
+from octune.backends.tensorflow.int8.pooling import only_read_by
+from octune.backends.tensorflow.int8.streams import in_streams
 from octune.backends.tensorflow.int8.support import Support, support
 from octune.backends.tensorflow.int8.weights import Weights
 from octune.backends.tensorflow.probe.alone import INPUT, alone
@@ -50,8 +50,9 @@ class Rewriter:
         normalised = normalise(self._graph, shapes, inside)
         self.layernorms = tuple(fuse_layernorms(self._graph, shapes, inside)) if able.layernorm else ()
         self._shapes = Shapes(self._graph, frozen.graph_def)
-        self._finder = Finder(self._graph, self._shapes, able, normalised, inside)
-        self._ops = (*self._finder.ops(), *in_functions(frozen.graph_def))
+        found = find(self._graph, self._shapes, able, normalised, inside)
+        self._fused_ops = found.fused_ops
+        self._ops = (*found.ops(), *in_functions(frozen.graph_def))
         self._weights = Weights(self._graph, limit)
         self._last: tuple[str, Rewriter, str] | None = None
 
@@ -62,21 +63,21 @@ class Rewriter:
         return self._ops
 
     def taps(self) -> dict[str, Tap]:
-        """What calibration must fetch: an op's name stands for its input, ``name + OUTPUT`` for a
-        convolution's output.
+        """What calibration must fetch: an op's name stands for its input, ``name + OUTPUT`` for the
+        output of an op whose kernel rounds that.
         """
         found: dict[str, Tap] = {}
-        for name, site in self._finder.sites.items():
-            found[name] = Tap(site.x)
-            if site.is_conv:
-                found[name + OUTPUT] = Tap(site.plain.output)
+        for name, fused in self._fused_ops.items():
+            found[name] = Tap(fused.x)
+            if fused.kind.outputs_int8:
+                found[name + OUTPUT] = Tap(fused.plain.output)
         return found
 
     def outputs(self) -> dict[str, str]:
         """The tensor of the reference graph that each op by itself (see :meth:`alone`) computes: behind its
         bias and its activation.
         """
-        return {name: site.plain.output for name, site in self._finder.sites.items()}
+        return {name: fused.plain.output for name, fused in self._fused_ops.items()}
 
     @property
     def reference(self) -> GraphDef:
@@ -86,9 +87,9 @@ class Rewriter:
         return self._graph_def(self._graph)
 
     @cached_property
-    def light(self) -> Light:
+    def weightless(self) -> Weightless:
         """The same with its weights apart: for everything that runs it."""
-        return lighten(self._graph, self._frozen.graph_def)
+        return without_weights(self._graph, self._frozen.graph_def)
 
     def rewrite(self, plan: Plan, ranges: Ranges) -> GraphDef:
         """The graph under a plan; ops that the plan does not name stay fp32. Never runs data."""
@@ -96,39 +97,42 @@ class Rewriter:
 
     def in_streams(self, plan: Plan, ranges: Ranges, count: int) -> GraphDef | None:
         """The same in parts that run side by side; None if nothing can be split."""
-        streams = Streams(self.emit(plan, ranges).graph, self._shapes, count)
-        return self._graph_def(streams.graph) if streams.regions else None
+        made = in_streams(self.emit(plan, ranges).graph, self._shapes, count)
+        return None if made is None else self._graph_def(made)
 
     def graph_def(self, emission: Emission) -> GraphDef:
         """What :meth:`emit` made, as a GraphDef."""
         return self._graph_def(emission.graph)
 
-    def is_transposed(self, site: Site) -> bool:
-        """Whether the reference has the weight of a matmul as [N, K]."""
-        return bool(attribute(self._graph.nodes[site.core], "transpose_b").b)
+    def as_stored(self, fused: FusedOp, weight: Array) -> Array:
+        """A weight of an op in the layout that the reference has."""
+        return fused.kind.oriented(self.core(fused), weight)
 
     def origin(self, piece: Piece) -> str:
         """The tensor of the reference that a piece's source stands for."""
         return piece.origin(self._graph)
 
-    def geometry(self, site: Site) -> dict[str, Any]:
-        """Strides, padding and the like of a convolution."""
-        return geometry(self._graph.nodes[site.core])
+    def core(self, fused: FusedOp) -> NodeDef:
+        """The node of the reference that computes the op itself."""
+        return self._graph.nodes[fused.core]
 
-    def passed_on(self, convs: Container[str]) -> set[str]:
-        """The convolutions whose output is read only by these ones."""
-        sites = self._finder.sites
-        cores = {site.core for name, site in sites.items() if name in convs}
+    def outputs_int8(self, op: Op) -> bool:
+        """Whether the kernel of an op outputs int8 only."""
+        return op.name in self._fused_ops and self._fused_ops[op.name].kind.outputs_int8
+
+    def passed_on(self, ops: Container[str]) -> set[str]:
+        """The ops whose kernels output int8 that is read only by these ones."""
+        cores = {fused.core for name, fused in self._fused_ops.items() if name in ops}
         return {
             name
-            for name, site in sites.items()
-            if site.is_conv and passes_on(self._graph, site.plain.tail, cores)
+            for name, fused in self._fused_ops.items()
+            if fused.kind.outputs_int8 and only_read_by(self._graph, fused.plain.tail, cores)
         }
 
     def emit(self, plan: Plan, ranges: Ranges) -> Emission:
         """The graph under a plan with a record of what was replaced."""
         plan.check(self._ops)
-        return Emission(self._graph, self._finder.sites, self._shapes, self._weights, plan, ranges)
+        return emit(self._graph, self._fused_ops, self._shapes, self._weights, plan, ranges)
 
     def alone(self, op: Op, scheme: Scheme, ranges: Ranges) -> tuple[GraphDef, str, str]:
         """That op in that scheme, with its bias and activation and nothing else: (graph, input tensor, output
@@ -138,23 +142,23 @@ class Rewriter:
         return inner.rewrite(Plan({op.name: scheme}), _of(op, ranges)), INPUT, output
 
     def in_place(self, op: Op, scheme: Scheme, ranges: Ranges) -> tuple[GraphDef, str, str]:
-        """The same for timing: a convolution between others takes and gives int8, without a float in
+        """The same for timing: an op between others may take and output int8, without a float in
         between.
         """
-        site = self._finder.sites[op.name]
-        if not site.is_conv or scheme.dtype != "int8":
+        fused = self._fused_ops[op.name]
+        if not fused.kind.outputs_int8 or scheme.dtype != "int8":
             return self.alone(op, scheme, ranges)
         inner, output = self._by_itself(op.name)
         emission = inner.emit(Plan({op.name: scheme}), _of(op, ranges))
-        made = next(node for node in emission.graph if node.op == KERNELS[op.kind])
-        fed = tensor(made.input[0]) if site.receives else INPUT
-        return inner.graph_def(emission), fed, f"{made.name}:0" if site.passes_on else output
+        made = next(node for node in emission.graph if node.op == fused.kind.kernel)
+        fed = tensor(made.input[0]) if fused.receives else INPUT
+        return inner.graph_def(emission), fed, f"{made.name}:0" if fused.passes_on else output
 
     def correction(self, op: Op, scheme: Scheme, ranges: Ranges) -> Array | None:
         """What is added to the bias of that op in that scheme, where it is linear: what comes out is that
         much more.
         """
-        if not repairs_of(scheme).corrects_bias or self._finder.sites[op.name].plain.activation is not None:
+        if not repairs_of(scheme).corrects_bias or self._fused_ops[op.name].plain.activation is not None:
             return None
         inner, _ = self._by_itself(op.name)
         return inner.emit(Plan({op.name: scheme}), _of(op, ranges)).pieces[0].correction
@@ -162,7 +166,7 @@ class Rewriter:
     def _by_itself(self, name: str) -> tuple[Rewriter, str]:
         # one op is asked for in all its schemes, and then the next
         if self._last is None or self._last[0] != name:
-            part, output = alone(self._finder.sites[name], self._graph, self._shapes)
+            part, output = alone(self._fused_ops[name], self._graph, self._shapes)
             part.versions.CopyFrom(self._frozen.graph_def.versions)
             self._last = (
                 name,

@@ -1,10 +1,9 @@
 """One int8 graph as several streams of work side by side: what tensor parallelism does over devices, over
 cores.
 
-    streams = Streams(graph, shapes, count=2)
-    streams.graph               # Q, K, V and attention by heads, the two matmuls of a feed-forward block by
-                                hidden units
-    streams.regions             # how many parts of the graph were split; 0 leaves the graph as it was
+    in_streams(graph, shapes, count=2)          # another graph; None if no part of this one can be split
+
+Q, K, V and attention are split by heads, the two matmuls of a feed-forward block by hidden units.
 
 oneDNN runs a small int8 matmul on one thread, and for the many small ops of a transformer at batch 1 waking
 the other threads costs more than they save. Here each stream is a chain of ops that needs one thread only,
@@ -30,7 +29,7 @@ from octune.backends.tensorflow.graph.emit import array_of, constant, node
 from octune.backends.tensorflow.graph.graph import Array, Graph, as_input, attribute, node_of, tensor
 from octune.backends.tensorflow.graph.shapes import Shapes
 
-__all__ = ["MARK", "Streams", "streams_of"]
+__all__ = ["MARK", "in_streams", "streams_of"]
 
 # an attribute of the nodes that add streams up: a graph read from a file still knows it
 MARK = "_octune_streams"
@@ -85,31 +84,34 @@ def streams_of(graph: tf.Graph) -> int:
     )
 
 
-class Streams:
-    """Does its work when it is made, on a copy."""
+def in_streams(graph: Graph, shapes: Shapes, count: int) -> Graph | None:
+    """A copy of a graph with all that can be split into ``count`` streams; None if nothing can."""
+    splitter = _Splitter(graph.copy(), count)
+    taken = set[str]()
+    for made in list(graph):
+        if made.op != MATMUL or made.name in taken:
+            continue
+        starts = [
+            graph.nodes[name] for name, position in graph.readers(tensor(made.input[0])) if position == 0
+        ]
+        starts = [each for each in starts if each.op == MATMUL and each.name not in taken]
+        region = _Region(graph, shapes, count)
+        try:
+            region.follow(starts)
+        except _Unfit:
+            continue
+        taken.update(region.members, region.ends)
+        splitter.replace(region, {each.name for each in starts})
+    return splitter.graph if taken else None
 
-    def __init__(self, graph: Graph, shapes: Shapes, count: int) -> None:
-        self.graph = graph.copy()
-        self._shapes, self._count = shapes, count
-        self.regions = 0
-        taken = set[str]()
-        for made in list(graph):
-            if made.op != MATMUL or made.name in taken:
-                continue
-            starts = [
-                graph.nodes[name] for name, position in graph.readers(tensor(made.input[0])) if position == 0
-            ]
-            starts = [each for each in starts if each.op == MATMUL and each.name not in taken]
-            region = _Region(graph, shapes, count)
-            try:
-                region.follow(starts)
-            except _Unfit:
-                continue
-            taken.update(region.members, region.ends)
-            self._replace(region, {each.name for each in starts})
-            self.regions += 1
 
-    def _replace(self, region: _Region, starts: set[str]) -> None:
+class _Splitter:
+    """Replaces regions of a graph by streams."""
+
+    def __init__(self, graph: Graph, count: int) -> None:
+        self.graph, self._count = graph, count
+
+    def replace(self, region: _Region, starts: set[str]) -> None:
         graph = self.graph
         old = [graph.nodes[name] for name in (*region.members, *region.ends)]
         for name in region.sizes:
@@ -196,7 +198,7 @@ class Streams:
         return f"{name}:0"
 
     def _whole_shape(self, name: str, region: _Region) -> None:
-        """Who asks for the shape of a whole tensor gets that of a part, one size multiplied."""
+        """A node that asks for the shape of a whole tensor reads that of a part, with one size multiplied."""
         made = self.graph.nodes[name]
         split = region.split[tensor(made.input[0])]
         kind = tf.as_dtype(attribute(made, "out_type").type or tf.int32.as_datatype_enum)

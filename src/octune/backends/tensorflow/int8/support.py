@@ -1,7 +1,7 @@
 """What this TensorFlow and this CPU can run, asked once.
 
-    support().matmul        # True where int8 matmuls run
-    support().why           # else: what is missing, and what to do about it
+    support().runs("_QuantizedMatMul")      # whether an int8 kernel runs here
+    support().why                           # if none does: what is missing, and what to do about it
 
 ``_QuantizedMatMul`` came with TensorFlow 2.17 and is looked up in the op registry, because builds differ.
 Whether int8 is faster than fp32 here is not asked: that is measured.
@@ -10,6 +10,7 @@ Whether int8 is faster than fp32 here is not asked: that is measured.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import tensorflow as tf
 from tensorflow.python.framework import kernels, op_def_registry
@@ -23,11 +24,13 @@ __all__ = ["Support", "support"]
 class Support:
     """What ops may be turned into here. ``why`` is empty where int8 can be used."""
 
-    matmul: bool
-    conv: bool
     layernorm: bool
     bf16: bool
     why: str = ""
+
+    def runs(self, kernel: str) -> bool:
+        """Whether an int8 op can be used."""
+        return not self.why and _has(kernel)
 
 
 def support(machine: Machine | None = None) -> Support:
@@ -40,14 +43,13 @@ def support(machine: Machine | None = None) -> Support:
             "bf16 or fp32"
         )
     return Support(
-        matmul=not why,
-        conv=not why and _has("_FusedQuantizedConv2D") and _has("_FusedQuantizedDepthwiseConv2D"),
         layernorm=_has("_MklLayerNorm"),
         bf16=machine.bf16,
         why=why,
     )
 
 
+@cache
 def _has(op: str) -> bool:
     """Whether an op is known and has a kernel for the CPU."""
     if op_def_registry.get(op) is None:

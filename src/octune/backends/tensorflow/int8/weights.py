@@ -2,7 +2,7 @@
 ask for them.
 
 cache = Weights(graph, Limit.PAIRS)
-made = cache.int8(site, scheme, signed=False)
+made = cache.int8(fused, scheme, signed=False)
 made.values, made.reach             # int8, and the largest absolute value of every channel
 """
 
@@ -18,7 +18,7 @@ from tensorflow.python.framework import dtypes
 
 from octune.backends.tensorflow.graph.emit import constant
 from octune.backends.tensorflow.graph.graph import Array, Graph
-from octune.backends.tensorflow.int8.site import Site
+from octune.backends.tensorflow.int8.fused_op import FusedOp
 from octune.calibration import TensorStats
 from octune.int8 import LARGEST, Limit
 from octune.plan import Scheme
@@ -63,46 +63,58 @@ class Weights:
         self._shifts: dict[tuple[object, ...], Array] = {}
 
     def int8(
-        self, site: Site, scheme: Scheme, multiplier: Array | None = None, *, signed: bool
+        self, fused: FusedOp, scheme: Scheme, multiplier: Array | None = None, *, signed: bool
     ) -> Int8Weight:
-        """The weight of a site, for an input whose channels are multiplied by ``multiplier``. ``signed``: it
+        """The weight of an op, for an input whose channels are multiplied by ``multiplier``. ``signed``: it
         is int8, not uint8.
         """
-        key = _key(site, scheme, multiplier, signed)
-        made = self._made.pop(key, None) or self._quantized(site, scheme, multiplier, signed)
-        self._made[key] = made  # the last one used is the last to go
+        key = _key(fused, scheme, multiplier, signed)
+        made = self._made.pop(key, None) or self._quantized(fused, scheme, multiplier, signed)
+        self._made[key] = made  # the one used last is removed last
         while sum(kept.values.nbytes for kept in self._made.values()) > self._room and len(self._made) > 1:
             del self._made[next(iter(self._made))]
         return made
 
-    def _quantized(self, site: Site, scheme: Scheme, multiplier: Array | None, signed: bool) -> Int8Weight:
-        floats = site.weights(self._graph)
+    def _quantized(
+        self, fused: FusedOp, scheme: Scheme, multiplier: Array | None, signed: bool
+    ) -> Int8Weight:
+        floats = fused.weights(self._graph)
         # Without an int8 dot product, oneDNN halves the weights that meet signed activations.
         limit = Limit.EVEN if signed and self._limit is Limit.PAIRS else self._limit
-        made = repairs_of(scheme).int8_weight(*site.by_output(floats), scheme.granularity, limit, multiplier)
+        made = repairs_of(scheme).int8_weight(
+            *fused.kind.by_output(floats), scheme.granularity, limit, multiplier
+        )
         reach = made.scales * np.float32(LARGEST)
         return Int8Weight(
-            site.from_output(made.values, floats.shape),
+            fused.kind.from_output(made.values, floats.shape),
             reach if scheme.granularity == "per_channel" else reach[0],
         )
 
     def correction(
-        self, site: Site, scheme: Scheme, stats: TensorStats, multiplier: Array | None = None, *, signed: bool
+        self,
+        fused: FusedOp,
+        scheme: Scheme,
+        stats: TensorStats,
+        multiplier: Array | None = None,
+        *,
+        signed: bool,
     ) -> Array:
         """What the repairs of a scheme add to the bias."""
-        key = (*_key(site, scheme, multiplier, signed), scheme.repairs, stats.channel_mean.tobytes())
+        key = (*_key(fused, scheme, multiplier, signed), scheme.repairs, stats.channel_mean.tobytes())
         if key not in self._shifts:
-            dequantized, _ = site.by_output(self.int8(site, scheme, multiplier, signed=signed).floats())
-            weight, groups = site.by_output(site.weights(self._graph))
+            dequantized, _ = fused.kind.by_output(
+                self.int8(fused, scheme, multiplier, signed=signed).floats()
+            )
+            weight, groups = fused.kind.by_output(fused.weights(self._graph))
             self._shifts[key] = repairs_of(scheme).bias_shift(stats, weight, dequantized, groups, multiplier)
         return self._shifts[key]
 
-    def bf16(self, site: Site, name: str) -> NodeDef:
+    def bf16(self, fused: FusedOp, name: str) -> NodeDef:
         """A bfloat16 Const of the weight, [K, N] for a matmul."""
-        return constant(name, site.weights(self._graph).astype(ml_dtypes.bfloat16), dtypes.bfloat16)
+        return constant(name, fused.weights(self._graph).astype(ml_dtypes.bfloat16), dtypes.bfloat16)
 
 
-def _key(site: Site, scheme: Scheme, multiplier: Array | None, signed: bool) -> tuple[object, ...]:
+def _key(fused: FusedOp, scheme: Scheme, multiplier: Array | None, signed: bool) -> tuple[object, ...]:
     """What an int8 weight depends on."""
     smoothing = b"" if multiplier is None else multiplier.tobytes()
-    return site.op.name, scheme.granularity, repairs_of(scheme).weight_names, signed, smoothing
+    return fused.op.name, scheme.granularity, repairs_of(scheme).weight_names, signed, smoothing

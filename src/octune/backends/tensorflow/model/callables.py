@@ -125,8 +125,9 @@ class _Call:
 class GraphCallable(tf.Module):  # type: ignore[misc]  # TensorFlow has no types
     """A graph with the signature of the SavedModel that it was made from.
 
-    Called by name or by position, it gives a dict, as the signature does; ``signatures`` holds the signature
-    itself, so that ``tf.saved_model.save(model, folder, signatures=model.signatures)`` writes it again.
+    Called by name or by position, it returns a dict, as the signature does; ``signatures`` holds the
+    signature itself, so that ``tf.saved_model.save(model, folder, signatures=model.signatures)`` writes it
+    again.
     """
 
     def __init__(
@@ -185,7 +186,7 @@ class GraphCallable(tf.Module):  # type: ignore[misc]  # TensorFlow has no types
 
 
 class KerasCallable(GraphCallable):
-    """A graph that takes and gives what the Keras model did that it was made from."""
+    """A graph that takes and returns what the Keras model did that it was made from."""
 
     def __call__(self, *args: Any, training: bool = False, **kwargs: Any) -> Any:
         """What the Keras model answers in inference mode; ``training`` can only be false."""

@@ -29,7 +29,7 @@ from octune.backends.tensorflow.model.names import resolve
 from octune.errors import ModelError, short, summary
 
 __all__ = [
-    "LIMIT",
+    "LARGEST_GRAPH",
     "as_graph",
     "drop_blanks",
     "freeze_function",
@@ -38,7 +38,7 @@ __all__ = [
     "upstream",
 ]
 
-LIMIT = 2**31 - 1
+LARGEST_GRAPH = 2**31 - 1  # bytes that protobuf can hold in a GraphDef
 VARIABLES = {"Variable", "VariableV2", "VarHandleOp", "AutoReloadVariable"}
 INITIALISERS = {
     "MakeIterator",
@@ -47,7 +47,7 @@ INITIALISERS = {
     "InitializeTableFromTextFileV2",
     "LookupTableImportV2",
 }
-# What nobody reads, but is no answer either.
+# Ops that no other op reads, but that are not outputs either.
 NO_OUTPUT = {
     "Const",
     "NoOp",
@@ -164,7 +164,7 @@ def upstream(graph_def: GraphDef, wanted: Iterable[str]) -> GraphDef:
     part.library.CopyFrom(graph_def.library)
     part.node.extend(node for node in graph_def.node if node.name in kept)
     for node in part.node:
-        # Where an op wanted to be placed beside one that is gone says nothing any more, and cannot be
+        # A wish to be placed beside an op that is gone means nothing any more, and cannot be
         # imported.
         places = node.attr["_class"].list.s if "_class" in node.attr else ()
         if any(place.decode().removeprefix("loc:@") not in kept for place in places):
@@ -198,7 +198,7 @@ def _ends(graph: Any, inputs: Sequence[str], outputs: Sequence[str]) -> tuple[di
 
 
 def _inferred_outputs(graph: Any) -> dict[str, str]:
-    """What nobody reads; of several such tensors, those that are floats."""
+    """The tensors that no op reads; of several, those that are floats."""
     found = [
         output
         for operation in graph.get_operations()
@@ -254,7 +254,7 @@ def _inlined(graph_def: GraphDef, ends: Iterable[str], targets: Iterable[str]) -
     options.min_graph_nodes = -1
     options.optimizers.append("function")
     inlined = tf_optimizer.OptimizeGraph(config, meta)
-    # Grappler drops functions that no call is left to reach; those of datasets must be there.
+    # Grappler drops functions that no call is left to reach; those of datasets are needed.
     known = {function.signature.name for function in inlined.library.function}
     inlined.library.function.extend(f for f in graph_def.library.function if f.signature.name not in known)
     return inlined
@@ -276,7 +276,7 @@ def _check_complete(graph_def: GraphDef, feeds: Mapping[str, str], fetches: Mapp
 
 def _check_size(variables: Iterable[Any]) -> None:
     total = sum(v.shape.num_elements() * v.dtype.size for v in variables if v.shape.is_fully_defined())
-    if total > LIMIT:
+    if total > LARGEST_GRAPH:
         raise ModelError(
             f"The model has {total / 2**30:.1f} GB of weights, and a TensorFlow graph with its weights "
             "inside holds at most 2 GB. "

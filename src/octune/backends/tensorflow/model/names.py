@@ -1,4 +1,6 @@
-"""Tensor names as users write them, looked up in a graph: with or without ``:0``, and a near miss is told."""
+"""Tensor names as users write them, looked up in a graph: with or without ``:0``. Errors list similar
+names.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
     pack(names, {"x": 1, "y": 2, "z": 3})                                # [1, (2, 3)]
     from_json(to_json(names)) == names
 
-A leaf without a name (None) stands for something that is no tensor and is left out when values are packed.
+A leaf without a name (None) stands for something that is not a tensor and is left out when values are packed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def name_leaves(nested: Any, name: Callable[[Any, Path], str | None], path: Path
 
 
 def leaves(nested: Any) -> Iterator[Any]:
-    """All leaves but None, in TensorFlow's order."""
+    """All leaves except None, in TensorFlow's order."""
     if isinstance(nested, Mapping):
         for key in sorted(nested):
             yield from leaves(nested[key])

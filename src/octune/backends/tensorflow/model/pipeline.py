@@ -1,12 +1,11 @@
 """Graphs that read their own data: placeholders for a file, a dataset, ``MakeIterator``, ``IteratorGetNext``.
 
-    pipeline = Pipeline.of(frozen)                      # None if the graph has no iterator on the way to its
-                                                        outputs
-    for inputs in pipeline.batches(feed): ...           # what the iterator gave, batch by batch
+    pipeline = Pipeline.of(frozen)                      # None if its outputs need no iterator
+    for inputs in pipeline.batches(feed): ...           # what the iterator returns, batch by batch
     pipeline.run(graph, sessions, fetches, feed)        # everything, through the graph's own iterator
 
-What ``IteratorGetNext`` gives can be fed again, so a batch that was read once serves calibration, probing and
-timing like any other.
+What ``IteratorGetNext`` returns can be fed again, so a batch that was read once serves calibration, probing
+and timing like any other.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class Pipeline:
         )
 
     def batches(self, feed: Feed) -> Iterator[Inputs]:
-        """What the iterators give, one batch at a time, to the end of the data."""
+        """What the iterators return, one batch at a time, to the end of the data."""
         targets = self.frozen.targets
         graph = as_graph(
             upstream(self.frozen.graph_def, [*self.iterators, *targets, *self.frozen.inputs.values()])

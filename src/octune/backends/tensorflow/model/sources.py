@@ -1,4 +1,4 @@
-"""TensorFlow models by where they lie: a frozen ``.pb``, a SavedModel folder, a ``.keras`` file."""
+"""TensorFlow models by their path: a frozen ``.pb``, a SavedModel folder, a ``.keras`` file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def open_model(source: str) -> Any:
     if not path.exists():
         raise ModelError(f"There is no file or folder {source}. {expected}")
     if path.is_file() and path.name == "saved_model.pb":
-        path = path.parent  # the file that people know a SavedModel by
+        path = path.parent  # the file by which people recognise a SavedModel
     try:
         if path.is_dir():
             if not any((path / name).exists() for name in ("saved_model.pb", "saved_model.pbtxt")):

@@ -14,8 +14,8 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from octune.backends.tensorflow.model.callables import GraphCallable, call_shaped
-from octune.backends.tensorflow.model.freeze import LIMIT, as_graph
-from octune.backends.tensorflow.model.kinds import Form
+from octune.backends.tensorflow.model.freeze import LARGEST_GRAPH, as_graph
+from octune.backends.tensorflow.model.handover import Handover
 from octune.errors import ArtifactError, summary
 
 __all__ = ["load", "read_graph_def", "save"]
@@ -23,38 +23,40 @@ __all__ = ["load", "read_graph_def", "save"]
 GRAPH = "model.pb"
 
 
-def save(model: Any, form: Form, folder: Path) -> dict[str, Any]:
+def save(model: Any, handover: Handover, folder: Path) -> dict[str, Any]:
     """Write the model's files; the plain data that comes back is what :func:`load` needs."""
     if isinstance(model, tf.Graph):
         (folder / GRAPH).write_bytes(_serialized(model.as_graph_def()))
     else:
-        function = _flat(model, form)
+        function = _flat(model, handover)
         module = tf.Module(name="octune")
         module.serve = function
         try:
-            tf.saved_model.save(module, str(folder), signatures={form.signature: function})
+            tf.saved_model.save(module, str(folder), signatures={handover.signature: function})
         except (ValueError, tf.errors.OpError) as error:
             raise ArtifactError(f"The model could not be saved as a SavedModel: {summary(error)}") from error
-    return {"form": form.to_json(), "tensorflow": tf.__version__}
+    return {"form": handover.to_json(), "tensorflow": tf.__version__}
 
 
-def _flat(model: Any, form: Form) -> Any:
+def _flat(model: Any, handover: Handover) -> Any:
     """The model's flat function: one tensor for each argument name."""
     if isinstance(model, GraphCallable):
-        return model.signatures[form.signature]
+        return model.signatures[handover.signature]
 
     def call(*flat: Any) -> dict[str, Any]:
-        return call_shaped(model, form.takes, form.gives, dict(zip(form.inputs, flat, strict=True)))
+        return call_shaped(
+            model, handover.takes, handover.gives, dict(zip(handover.inputs, flat, strict=True))
+        )
 
     named = [
         tf.TensorSpec(tensor.shape, tensor.dtype, name=name)
-        for name, tensor in zip(form.inputs, model.inputs, strict=False)
+        for name, tensor in zip(handover.inputs, model.inputs, strict=False)
     ]
     return tf.function(call, input_signature=named, autograph=False).get_concrete_function()
 
 
 def _serialized(graph_def: GraphDef) -> bytes:
-    if graph_def.ByteSize() > LIMIT:
+    if graph_def.ByteSize() > LARGEST_GRAPH:
         raise ArtifactError(
             f"The graph has {graph_def.ByteSize() / 2**30:.1f} GB; a GraphDef file holds 2 GB. Quantize more "
             "of it, or split the model."
@@ -64,12 +66,12 @@ def _serialized(graph_def: GraphDef) -> bytes:
 
 def load(folder: Path, metadata: Mapping[str, Any]) -> Any:
     """The model that was saved, of the kind that it was."""
-    form = Form.from_json(metadata["form"])
+    handover = Handover.from_json(metadata["form"])
     try:
-        if form.kind == "graph":
+        if handover.kind == "graph":
             return as_graph(read_graph_def(folder / GRAPH))
         loaded = tf.saved_model.load(str(folder))
-        return form.wrap(loaded.signatures[form.signature])
+        return handover.wrap(loaded.signatures[handover.signature])
     except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
         raise ArtifactError(
             f"{folder} cannot be loaded by TensorFlow {tf.__version__}: {summary(error)}"
@@ -78,7 +80,7 @@ def load(folder: Path, metadata: Mapping[str, Any]) -> Any:
 
 def read_graph_def(path: Path) -> GraphDef:
     """A GraphDef from a ``.pb`` file; ValueError says what is wrong with it."""
-    if path.stat().st_size > LIMIT:
+    if path.stat().st_size > LARGEST_GRAPH:
         raise ValueError(
             f"{path} is larger than 2 GB, which is more than a GraphDef can hold. Export the model as a "
             "SavedModel"

@@ -1,1 +1,1 @@
-"""What is measured on a graph: ranges, harm, agreement of every op, one op alone."""
+"""What is measured on a graph: ranges, harm, the error of every kernel, the time of one op."""

@@ -11,55 +11,36 @@ from octune.backends.tensorflow.clean.formula import Activation
 from octune.backends.tensorflow.graph.emit import constant, node
 from octune.backends.tensorflow.graph.graph import Graph
 from octune.backends.tensorflow.graph.shapes import Shapes
-from octune.backends.tensorflow.int8.site import Site, geometry
+from octune.backends.tensorflow.int8.fused_op import FusedOp
 
 __all__ = ["INPUT", "alone"]
 
 INPUT = "alone/x:0"
 
 
-def alone(site: Site, graph: Graph, shapes: Shapes) -> tuple[GraphDef, str]:
-    """The op with its bias and its activation in fp32, under its own name, and the tensor that it gives."""
+def alone(fused: FusedOp, graph: Graph, shapes: Shapes) -> tuple[GraphDef, str]:
+    """The op with its bias and its activation in fp32, under its own name, and its output tensor."""
     x = node("alone/x", "Placeholder", (), dtype=tf.float32)
-    shape = shapes[site.x]
+    shape = shapes[fused.x]
     if shape is None:
         x.attr["shape"].shape.unknown_rank = True
     else:
         x.attr["shape"].shape.SetInParent()
         for size in shape:
             x.attr["shape"].shape.dim.add(size=-1 if size is None else size)
-    weight, core = site.weights(graph), graph.nodes[site.core]
+    weight, core = fused.weights(graph), graph.nodes[fused.core]
     made = [x, constant("alone/weight", weight)]
-    if site.is_conv:
-        made.append(
-            node(
-                site.op.name,
-                core.op,
-                ["alone/x", "alone/weight"],
-                T=tf.float32,
-                data_format="NHWC",
-                **geometry(core),
-            )
-        )
-    else:
-        made.append(constant("alone/sizes", [-1, int(weight.shape[0])]))
+    if fused.kind.in_rows:
+        made.append(constant("alone/sizes", [-1, fused.inner]))
         made.append(node("alone/rows", "Reshape", ["alone/x", "alone/sizes"], T=tf.float32, Tshape=tf.int32))
-        made.append(
-            node(
-                site.op.name,
-                "MatMul",
-                ["alone/rows", "alone/weight"],
-                T=tf.float32,
-                transpose_a=False,
-                transpose_b=False,
-            )
-        )
+    inputs = ["alone/rows" if fused.kind.in_rows else "alone/x", "alone/weight"]
+    made.append(fused.kind.float_node(fused.op.name, core, inputs, tf.float32))
     made.append(
-        constant("alone/bias", np.zeros(site.columns, np.float32) if site.bias is None else site.bias)
+        constant("alone/bias", np.zeros(fused.columns, np.float32) if fused.bias is None else fused.bias)
     )
-    made.append(node("alone/sum", "BiasAdd", [site.op.name, "alone/bias"], T=tf.float32, data_format="NHWC"))
-    if site.plain.activation is not None:
-        made.extend(_spelled(site.plain.activation))
+    made.append(node("alone/sum", "BiasAdd", [fused.op.name, "alone/bias"], T=tf.float32, data_format="NHWC"))
+    if fused.plain.activation is not None:
+        made.extend(_spelled(fused.plain.activation))
     part = GraphDef()
     part.node.extend(made)
     return part, f"{made[-1].name}:0"

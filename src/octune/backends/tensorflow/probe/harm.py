@@ -3,9 +3,10 @@ by itself.
 
 To first order an error dy at an op's output moves the model's output by J dy. With a random vector v, E[(v .
 J dy)^2] = |J dy|^2, and v . J comes out of one backward pass for all ops at once. So no op is ever quantized
-in the running model: its int8 form stands beside it, reads the same fp32 input, and the difference of the two
-answers is weighed by the gradient, all inside one graph. Convolutions are simulated there (see
-:mod:`octune.backends.tensorflow.probe.simulate`), all else runs on its own kernels.
+in the running model: its int8 form is placed beside it and reads the same fp32 input, and the difference of
+the two outputs is weighted by the gradient, all inside one graph. Ops whose kernels output int8
+(convolutions) are simulated there (see :mod:`octune.backends.tensorflow.probe.simulate`), all others run on
+their own kernels.
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ from octune.repair import without_bias
 
 __all__ = ["first_order_harm"]
 
+# Backward passes. For each sample and draw, (v . J dy)^2 is |J dy|^2 times a chi-square number with one
+# degree of freedom, so with n samples the relative error is sqrt(2 / (DRAWS n)): a third for 8 of
+# them. Ops differ by factors of ten.
 DRAWS = 2
-# Weights that stand beside the model at a time; more of them take more passes.
+# Weights that are placed beside the model at a time; more of them take more passes.
 GROUP = 1 << 26
 Key = tuple[str, Scheme]
 
@@ -67,11 +71,11 @@ def first_order_harm(
     values: dict[Key, float] = {}
     simulated = Simulated(rewriter, wanted, ranges)
     for group in _groups(wanted):
-        graph = as_graph(rewriter.light.graph_def)
+        graph = as_graph(rewriter.weightless.graph_def)
         with graph.as_default():
             rows = tf.compat.v1.placeholder(tf.int32, [], name="octune_rows")
             simulated.begin()
-            built = _weighed(
+            built = _weighted(
                 graph, rewriter, simulated, list(outputs), {op: wanted[op] for op in group}, ranges, rows
             )
         if built is None:
@@ -80,7 +84,7 @@ def first_order_harm(
         totals, variance = dict.fromkeys(sums, 0.0), 0.0
         with new_session(graph, threads, optimized=False) as session:
             for inputs in batches:
-                fed = {**rewriter.light.arrays, **inputs.kwargs, rows.name: inputs.batch_size}
+                fed = {**rewriter.weightless.arrays, **inputs.kwargs, rows.name: inputs.batch_size}
                 found, answers = session.run((list(sums.values()), results), fed)
                 variance += sum(map(output_spread, answers))
                 for key, value in zip(sums, found, strict=True):
@@ -106,7 +110,7 @@ def _groups(wanted: Mapping[Op, Sequence[Scheme]]) -> Iterator[list[Op]]:
         yield group
 
 
-def _weighed(
+def _weighted(
     graph: Any,
     rewriter: Rewriter,
     simulated: Simulated,
@@ -115,7 +119,7 @@ def _weighed(
     ranges: Ranges,
     rows: Any,
 ) -> tuple[dict[Key, Any], list[Any]] | None:
-    """For every op and scheme, the squared weighed error as a tensor; and the outputs that it is relative
+    """For every op and scheme, the squared weighted error as a tensor; and the outputs that it is relative
     to.
     """
     results = [graph.get_tensor_by_name(name) for name in outputs]
@@ -161,8 +165,8 @@ def _weighed(
                         part, {fed: x}, [name], name=f"octune_{index}_{number}"
                     )
             made[scheme] = quantized
-            weighed = tf.reduce_sum(slope * (tf.reshape(quantized, shape) - answer), -1)
-            sums[op.name, scheme] = tf.reduce_sum(tf.square(weighed)) / DRAWS
+            weighted = tf.reduce_sum(slope * (tf.reshape(quantized, shape) - answer), -1)
+            sums[op.name, scheme] = tf.reduce_sum(tf.square(weighted)) / DRAWS
     return sums, results
 
 

@@ -1,10 +1,10 @@
 """Shows the activations of a running graph to a visitor, one tensor at a time, while they are computed.
 
-    watcher = Watcher(rewriter.light, rewriter.taps(), outputs, threads)
+    watcher = Watcher(rewriter.weightless, rewriter.taps(), outputs, threads)
     watcher(inputs, visit)
 
 The tensors are handed over inside the run, by ops that are added to a copy of the graph: nothing is gathered,
-so one pass over a batch needs no more memory than running it, whatever number of tensors is looked at.
+so one pass over a batch needs no more memory than running it, however many tensors are looked at.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import tensorflow as tf
 from octune.backends.base import Visit
 from octune.backends.batches import Inputs, real_rows
 from octune.backends.tensorflow.graph.graph import Tap
-from octune.backends.tensorflow.graph.light import Light
 from octune.backends.tensorflow.graph.sessions import new_session
+from octune.backends.tensorflow.graph.weightless import Weightless
 from octune.backends.tensorflow.model.freeze import as_graph
 from octune.errors import DataError, summary
 
@@ -32,7 +32,7 @@ class Watcher:
     """A graph that shows what flows through it. Close it to let go of the graph."""
 
     def __init__(
-        self, light: Light, taps: Mapping[str, Tap], outputs: Iterable[str], threads: int | None
+        self, weightless: Weightless, taps: Mapping[str, Tap], outputs: Iterable[str], threads: int | None
     ) -> None:
         self._names: dict[str, list[tuple[str, Tap]]] = {}
         for name, tap in taps.items():
@@ -41,11 +41,11 @@ class Watcher:
         self._mask: npt.NDArray[np.bool_] | None = None
         self._error: BaseException | None = None
         self._lock = threading.Lock()
-        self._weights = light.arrays
-        graph = as_graph(light.graph_def)
+        self.threads, self._weights = threads, weightless.arrays
+        graph = as_graph(weightless.graph_def)
         with graph.as_default():
             self._ops = [self._show(graph.get_tensor_by_name(name)) for name in self._names]
-            # What comes behind the last of them runs as well: data that it cannot run on must be found out
+            # What comes behind the last of them runs as well: data that it cannot run on must be found
             # here.
             self._ops.extend(tf.identity(graph.get_tensor_by_name(name)).op for name in outputs)
         self._session = new_session(graph, threads, optimized=False)

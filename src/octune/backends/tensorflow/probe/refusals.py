@@ -1,11 +1,11 @@
-"""Which int8 forms may not be used here, because they disagree with fp32 or do not run at all.
+"""Which schemes are refused here, because their int8 kernels disagree with fp32 or do not run at all.
 
-    refused = disagreements(rewriter, watcher, inputs)
+    refused = refused_schemes(rewriter, watcher, inputs)
     refused["dense/MatMul", "static", False]                    # "int8 disagrees with fp32 ..."
 
-All ops are asked at once on a few rows of the first calibration batch: first in the static form, then matmuls
-in the dynamic one, and convolutions, which have none, with all their repairs. Some kernels are silently
-wrong; how that is found out is said in :mod:`octune.backends.tensorflow.probe.verify`.
+All ops are tried at once on a few rows of the first calibration batch: first in the static scheme, then in
+the dynamic one, or with all their repairs if they have none. Some kernels are silently wrong; how that is
+found out is said in :mod:`octune.backends.tensorflow.probe.kernel_check`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import tensorflow as tf
 
 from octune.backends.batches import Inputs
 from octune.backends.tensorflow.int8.rewrite import Rewriter
-from octune.backends.tensorflow.probe.verify import Check, check, needed
+from octune.backends.tensorflow.probe.kernel_check import Check, check, needed
 from octune.backends.tensorflow.probe.watching import Watcher
 from octune.calibration import Observer, Ranges
 from octune.errors import summary
 from octune.plan import Mode, Op, Plan, Scheme
 
-__all__ = ["disagreements"]
+__all__ = ["refused_schemes"]
 
 Refused = dict[tuple[str, Mode | None, bool], str]
 
 
-def disagreements(rewriter: Rewriter, watcher: Watcher, inputs: Inputs) -> Refused:
+def refused_schemes(rewriter: Rewriter, watcher: Watcher, inputs: Inputs) -> Refused:
     """(op, mode, whether repaired) -> why it may not be used, for those that may not."""
     ranges = _ranges(watcher, inputs)
     batch = _Batch(rewriter, watcher, inputs, ranges)
@@ -58,7 +58,7 @@ def _asked(op: Op) -> tuple[Scheme | None, Scheme | None]:
 
 class _Batch:
     """What fp32 makes of one batch. A new set of tensors costs TensorFlow seconds, so they are fetched
-    together where that can be.
+    together where possible.
     """
 
     def __init__(self, rewriter: Rewriter, watcher: Watcher, inputs: Inputs, ranges: Ranges) -> None:
@@ -72,7 +72,9 @@ class _Batch:
 
     def check(self, plan: Plan) -> dict[str, Check]:
         self.fetch(needed(self.rewriter, plan, self.ranges))
-        return check(self.rewriter, plan, self.ranges, self._values, self._inputs.kwargs)
+        return check(
+            self.rewriter, plan, self.ranges, self._values, self._inputs.kwargs, self._watcher.threads
+        )
 
 
 def _ranges(watcher: Watcher, inputs: Inputs) -> Ranges:
@@ -96,7 +98,7 @@ def _failures(batch: _Batch, wanted: Mapping[str, Scheme]) -> dict[str, str]:
     except (tf.errors.OpError, ValueError) as error:
         if len(wanted) == 1:
             return {name: f"its int8 form does not run here: {summary(error)}" for name in wanted}
-        # One of them fails; halves that do not are done with.
+        # At least one of them fails: halves in which none does are done.
         names, half = list(wanted), len(wanted) // 2
         parts = ({name: wanted[name] for name in part} for part in (names[:half], names[half:]))
         return {name: why for part in parts for name, why in _failures(batch, part).items()}

@@ -1,14 +1,13 @@
-"""Every replaced op is checked against fp32, one by one, because some kernels of TensorFlow are silently
-wrong.
+"""How far each int8 kernel is from fp32, op by op: some kernels of TensorFlow are silently wrong.
 
-    tensors = needed(rewriter, plan, ranges)                    # reference tensors to fetch on a calibration
-                                                                batch
+    tensors = needed(rewriter, plan, ranges)        # reference tensors to fetch on a calibration batch
     for name, found in check(rewriter, plan, ranges, values).items():
         found.error, found.bound, found.agrees
 
-An op's int8 form is fed what the reference gives it, and its answer is compared with the reference's. How far
-it may be off is not a guess: the reference itself computes the op on the input and the weight rounded to
-int8, which is what an exact kernel would do.
+An int8 op is fed what the reference feeds it, and its output is compared with the reference's. How far it may
+be off is not a guess: the reference itself computes the op on the input and the weight rounded to int8, which
+is what an exact kernel would do. What follows from it is decided in
+:mod:`octune.backends.tensorflow.probe.refusals`.
 """
 
 from __future__ import annotations
@@ -20,10 +19,11 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from octune.backends.tensorflow.graph.emit import node, quantize
+from octune.backends.tensorflow.graph.emit import SUMMAND, node, quantize
 from octune.backends.tensorflow.graph.graph import Array, Graph, node_of
+from octune.backends.tensorflow.graph.sessions import new_session
 from octune.backends.tensorflow.int8.activations import Quantized
-from octune.backends.tensorflow.int8.apply import Piece
+from octune.backends.tensorflow.int8.emission import Piece
 from octune.backends.tensorflow.int8.rewrite import Rewriter
 from octune.backends.tensorflow.model.freeze import as_graph
 from octune.calibration import Ranges
@@ -35,7 +35,6 @@ __all__ = ["Check", "check", "needed"]
 SLACK, FLOOR = 2.0, 0.01
 CHECK = "octune_check"
 AT_ONCE = 1 << 27  # bytes of float weights
-SUMMAND = 3  # which input of a convolution is added to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +59,8 @@ def needed(rewriter: Rewriter, plan: Plan, ranges: Ranges) -> tuple[str, ...]:
         names = [
             _reference_input(piece),
             rewriter.origin(piece),
-            piece.form.output,
-            *([piece.form.addend] if piece.form.addend else []),
+            piece.fusion.output,
+            *([piece.fusion.addend] if piece.fusion.addend else []),
         ]
         wanted.update(dict.fromkeys(names))
     return tuple(wanted)
@@ -73,6 +72,7 @@ def check(
     ranges: Ranges,
     values: Mapping[str, Array],
     inputs: Mapping[str, Array] | None = None,
+    threads: int | None = None,
 ) -> dict[str, Check]:
     """Op name -> how well its replacement agrees. ``values``: the tensors that :func:`needed` names, on one
     batch in fp32.
@@ -84,10 +84,10 @@ def check(
         if piece.addend is not None:
             _own_addend(emission.graph, piece, number)
     found: dict[str, Check] = {}
-    light = rewriter.light
+    weightless = rewriter.weightless
     with (
-        _Asked(rewriter.graph_def(emission), inputs or {}) as real,
-        _Asked(light.graph_def, {**light.arrays, **(inputs or {})}) as exact,
+        _Asked(rewriter.graph_def(emission), inputs or {}, threads) as real,
+        _Asked(weightless.graph_def, {**weightless.arrays, **(inputs or {})}, threads) as exact,
     ):
         for part in _parts(emission.pieces):
             answers = real([_real(rewriter, piece, number, values) for number, piece in part])
@@ -100,17 +100,17 @@ def check(
             for place, answer in zip(second, exact(list(second.values())), strict=True):
                 expected[place] = answer
             for (_, piece), answer, simulated in zip(part, answers, expected, strict=True):
-                found[piece.site.op.name] = _compared(piece, values, answer, simulated)
+                found[piece.fused.op.name] = _compared(piece, values, answer, simulated)
     return found
 
 
 def _compared(piece: Piece, values: Mapping[str, Array], answer: Array, simulated: Array) -> Check:
-    wanted = values[piece.form.output].astype(np.float64)
+    wanted = values[piece.fusion.output].astype(np.float64)
     if piece.correction is not None and not _in_two(piece):
         simulated = simulated.reshape(wanted.shape) + piece.correction
     if piece.factors is not None:  # compared as they are: the largest channels would hide the others
         wanted, simulated = wanted * piece.factors, simulated * piece.factors
-    base = wanted - values[piece.form.addend] if piece.form.addend and not piece.site.is_conv else wanted
+    base = wanted - values[piece.fusion.addend] if piece.fusion.addend and piece.addend is None else wanted
     size = max(float(np.linalg.norm(base)), 1e-12)
     got = answer.reshape(wanted.shape)
     if isinstance(piece.result, Quantized) and piece.result.grid is not None:
@@ -140,7 +140,7 @@ def _parts(pieces: Sequence[Piece]) -> Iterator[list[tuple[int, Piece]]]:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """One op: what to feed, what to fetch, and the tensors in between, which nobody else may feed."""
+    """One op: what to feed, what to fetch, and the tensors in between, which no other question may feed."""
 
     feed: Mapping[str, Array]
     fetch: str
@@ -148,12 +148,12 @@ class _Question:
 
 
 def _reference_input(piece: Piece) -> str:
-    return piece.site.x if piece.scheme.dtype == "int8" else str(piece.source)
+    return piece.fused.x if piece.scheme.dtype == "int8" else str(piece.source)
 
 
 def _own_addend(graph: Graph, piece: Piece, number: int) -> None:
-    """Give a convolution an addend of its own: it writes the sum over it, and what is fed must not be written
-    to.
+    """Give an op an int8 addend of its own: its kernel writes the sum over it, and what is fed must not be
+    written to.
     """
     if not isinstance(piece.result, Quantized) or piece.addend is None:
         return
@@ -174,9 +174,9 @@ def _real(rewriter: Rewriter, piece: Piece, number: int, values: Mapping[str, Ar
         feed[piece.source.values] = piece.source.grid.quantize(_rows(x, piece) if piece.source.rows else x)
     else:
         feed[piece.source] = x
-    if piece.form.addend:
-        addend = values[piece.form.addend]
-        feed[piece.form.addend if piece.addend is None else f"{CHECK}/{number}:0"] = addend
+    if piece.fusion.addend:
+        addend = values[piece.fusion.addend]
+        feed[piece.fusion.addend if piece.addend is None else f"{CHECK}/{number}:0"] = addend
     return _Question(
         feed, piece.result.values if isinstance(piece.result, Quantized) else piece.result, _between(piece)
     )
@@ -188,43 +188,43 @@ def _simulated(rewriter: Rewriter, piece: Piece, values: Mapping[str, Array]) ->
     feed: dict[str, Array] = {}
     if piece.weight is None:
         return _Question(
-            {str(piece.source): _half(x), **_addend(piece, values)}, piece.form.output, _between(piece)
+            {str(piece.source): _half(x), **_addend(piece, values)}, piece.fusion.output, _between(piece)
         )
     factor = np.ones(1) if piece.multiplier is None else piece.multiplier.astype(np.float64)
-    scaled = ((x if piece.site.is_conv else _rows(x, piece)) * factor) if piece.multiplier is not None else x
+    rows = _rows(x, piece) if piece.fused.kind.in_rows else x
+    scaled = x if piece.multiplier is None else rows * factor
     grid = piece.input_grid or Grid.affine(float(scaled.min(initial=0.0)), float(scaled.max(initial=0.0)))
-    feed[piece.site.x] = (grid.round_trip(scaled) / factor).reshape(x.shape).astype(np.float32)
+    feed[piece.fused.x] = (grid.round_trip(scaled) / factor).reshape(x.shape).astype(np.float32)
     weight = piece.weight.floats()
     if piece.multiplier is not None:
         weight = weight * piece.multiplier[:, None]
-    transposed = not piece.site.is_conv and rewriter.is_transposed(piece.site)
-    feed[piece.site.weight] = np.ascontiguousarray(weight.T if transposed else weight)
+    feed[piece.fused.weight] = np.ascontiguousarray(rewriter.as_stored(piece.fused, weight))
     if _in_two(piece):
-        return _Question(feed, f"{piece.site.core}:0", _between(piece))
-    return _Question({**feed, **_addend(piece, values)}, piece.form.output, _between(piece))
+        return _Question(feed, f"{piece.fused.core}:0", _between(piece))
+    return _Question({**feed, **_addend(piece, values)}, piece.fusion.output, _between(piece))
 
 
 def _in_two(piece: Piece) -> bool:
     """Whether an op has a corrected bias and something behind it: that is simulated in two steps."""
-    return piece.correction is not None and len(piece.form.members) > 1
+    return piece.correction is not None and len(piece.fusion.members) > 1
 
 
 def _corrected(piece: Piece, values: Mapping[str, Array], sums: Array) -> _Question:
-    """The second half for an op whose bias was corrected, as if that had been there."""
-    feed = {f"{piece.site.core}:0": (sums + piece.correction).astype(np.float32), **_addend(piece, values)}
-    return _Question(feed, piece.form.output, _between(piece) - {*feed})
+    """The second half for an op whose bias was corrected, as if the correction had been part of it."""
+    feed = {f"{piece.fused.core}:0": (sums + piece.correction).astype(np.float32), **_addend(piece, values)}
+    return _Question(feed, piece.fusion.output, _between(piece) - {*feed})
 
 
 def _between(piece: Piece) -> frozenset[str]:
-    return frozenset(f"{name}:0" for name in (*piece.site.path, *piece.form.members))
+    return frozenset(f"{name}:0" for name in (*piece.fused.path, *piece.fusion.members))
 
 
 def _addend(piece: Piece, values: Mapping[str, Array]) -> dict[str, Array]:
-    if not piece.form.addend:
+    if not piece.fusion.addend:
         return {}
-    addend = values[piece.form.addend]
+    addend = values[piece.fusion.addend]
     return {
-        piece.form.addend: addend
+        piece.fusion.addend: addend
         if piece.addend is None or piece.addend.grid is None
         else piece.addend.grid.round_trip(addend)
     }
@@ -241,17 +241,14 @@ def _half(x: Array) -> Array:
 
 
 class _Asked:
-    """A graph in a session. Ops are seen as they are, and of the graph no more than a question needs is
-    copied for it.
+    """A graph in a session. It is not optimised, so that kernels run as they are; no more of the graph is
+    copied than a question needs.
     """
 
-    def __init__(self, graph_def: GraphDef, inputs: Mapping[str, Array]) -> None:
+    def __init__(self, graph_def: GraphDef, inputs: Mapping[str, Array], threads: int | None) -> None:
         self._inputs = inputs
-        config = tf.compat.v1.ConfigProto()
-        config.graph_options.rewrite_options.disable_meta_optimizer = True
-        config.graph_options.place_pruned_graph = True
         self._graph = as_graph(graph_def)
-        self._session = tf.compat.v1.Session(graph=self._graph, config=config)
+        self._session = new_session(self._graph, threads, optimized=False)
 
     def __enter__(self) -> _Asked:
         return self
@@ -260,7 +257,7 @@ class _Asked:
         self._session.close()
 
     def __call__(self, questions: Sequence[_Question]) -> list[Array]:
-        """Answer all questions in as few runs as can be: one run may not fetch what it feeds, nor feed two
+        """Answer all questions in as few runs as possible: one run may not fetch what it feeds, nor feed two
         values for one tensor.
         """
         rounds: list[list[int]] = []

@@ -1,19 +1,14 @@
 """What a user may bring, and what comes out for it: the same kind of thing.
 
-    taken = take(model, settings)           # Taken: the frozen graph, and the form that gave it
-    taken.form.build(graph_def)             # a model of that form, around another graph
+    taken = take(model, settings)           # Taken: the frozen graph, and how it was handed over
+    taken.handover.build(graph_def)         # the same kind of model, around another graph
 
-| in                                                | out
-|
+| in                                                | out                                          |
 |---|---|
-| GraphDef, ``tf.Graph``, ``tf.compat.v1.Session``  | a ``tf.Graph`` with the same tensor names
-|
-| a loaded SavedModel                               | a callable with its signature
-|
-| a Keras model                                     | a callable that takes and gives what the Keras model
-does  |
-| a concrete function                               | a concrete function with the same arguments
-|
+| GraphDef, ``tf.Graph``, ``tf.compat.v1.Session``  | a ``tf.Graph`` with the same tensor names    |
+| a loaded SavedModel                               | a callable with its signature                |
+| a Keras model                                     | a callable that is called like that model    |
+| a concrete function                               | a concrete function with the same arguments  |
 """
 
 from __future__ import annotations
@@ -45,7 +40,7 @@ from octune.backends.tensorflow.model.freeze import (
 )
 from octune.errors import ModelError, nearest, summary
 
-__all__ = ["Form", "Taken", "is_model", "take"]
+__all__ = ["Handover", "Taken", "is_model", "take"]
 
 ConcreteFunction = tf.types.experimental.ConcreteFunction
 PolymorphicFunction = tf.types.experimental.PolymorphicFunction
@@ -54,9 +49,9 @@ DEFAULT_SIGNATURE = "serving_default"
 
 
 @dataclass(frozen=True)
-class Form:
-    """How a graph is handed out. ``takes`` and ``gives`` are nestings of argument and result names; see
-    :mod:`nested`.
+class Handover:
+    """How a model came in, and how it is handed out again. ``takes`` and ``gives`` are nestings of argument
+    and result names; see :mod:`nested`.
     """
 
     kind: Kind
@@ -67,13 +62,13 @@ class Form:
     signature: str = DEFAULT_SIGNATURE
 
     def build(self, graph_def: GraphDef) -> Any:
-        """A model of this form around a graph with these inputs and outputs."""
+        """A model of this kind around a graph with these inputs and outputs."""
         if self.kind == "graph":
             return as_graph(graph_def)
         return self.wrap(flat_function(graph_def, self.inputs, self.outputs))
 
     def wrap(self, function: Any) -> Any:
-        """A model of this form around a flat function: tensors by name in, tensors by name out."""
+        """A model of this kind around a flat function: tensors by name in, tensors by name out."""
         if self.kind == "saved_model":
             return GraphCallable(function, tuple(self.inputs), self.signature)
         if self.kind == "keras":
@@ -93,7 +88,7 @@ class Form:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Form:
+    def from_json(cls, data: Mapping[str, Any]) -> Handover:
         """The inverse of :meth:`to_json`."""
         takes, gives = nested.from_json(data["takes"]), nested.from_json(data["gives"])
         return cls(data["kind"], dict(data["inputs"]), dict(data["outputs"]), takes, gives, data["signature"])
@@ -104,7 +99,7 @@ class Taken:
     """A model as Octune works on it."""
 
     frozen: FrozenGraph
-    form: Form
+    handover: Handover
     notes: tuple[str, ...] = field(default=())
 
     def slots(self) -> list[Slot]:
@@ -158,12 +153,12 @@ def take(model: Any, settings: Settings) -> Taken:
         taken = _function(model)
     else:
         taken = _function(_only_concrete(model))
-    _check_names(settings, taken.form)
+    _check_names(settings, taken.handover)
     return taken
 
 
 def _graph(frozen: FrozenGraph) -> Taken:
-    return Taken(frozen, Form("graph", frozen.inputs, frozen.outputs))
+    return Taken(frozen, Handover("graph", frozen.inputs, frozen.outputs))
 
 
 # -- SavedModel ----------------------------------------------------------------------------------------------
@@ -191,7 +186,7 @@ def _saved_model(model: Any) -> Taken:
     frozen = freeze_function(function, arguments, results)
     left = sorted(set(signatures) - {name})
     notes = (f"of the signatures, {name} is quantized; {', '.join(left)} is left out",) if left else ()
-    return Taken(frozen, Form("saved_model", frozen.inputs, frozen.outputs, signature=name), notes)
+    return Taken(frozen, Handover("saved_model", frozen.inputs, frozen.outputs, signature=name), notes)
 
 
 # -- Keras ---------------------------------------------------------------------------------------------------
@@ -226,7 +221,7 @@ def _keras(model: Any) -> Taken:
         ) from error
     gives = _named_results(function.structured_outputs)
     frozen = freeze_function(function, arguments, list(nested.leaves(gives)))
-    return Taken(frozen, Form("keras", frozen.inputs, frozen.outputs, takes, gives))
+    return Taken(frozen, Handover("keras", frozen.inputs, frozen.outputs, takes, gives))
 
 
 def _keras_arguments(model: Any) -> tuple[Any, list[Any]]:
@@ -308,11 +303,11 @@ def _function(function: Any) -> Taken:
     }
     gives = _named_results(function.structured_outputs)
     frozen = freeze_function(function, used, list(nested.leaves(gives)))
-    return Taken(frozen, Form("function", frozen.inputs, frozen.outputs, takes, gives))
+    return Taken(frozen, Handover("function", frozen.inputs, frozen.outputs, takes, gives))
 
 
 def _named_results(outputs: Any) -> Any:
-    """Results by the names that :meth:`Backend.run` gives them: a dict's keys, ``output`` for a single
+    """Results by the names that :meth:`Backend.run` knows them by: a dict's keys, ``output`` for a single
     tensor, else a number.
     """
 
@@ -325,11 +320,11 @@ def _named_results(outputs: Any) -> Any:
     return nested.name_leaves(outputs, name)
 
 
-def _check_names(settings: Settings, form: Form) -> None:
-    """Names of a model with a signature are the signature's; naming others is a mistake that must be told."""
+def _check_names(settings: Settings, handover: Handover) -> None:
+    """Names of a model with a signature are the signature's; naming others is a mistake."""
     for role, given, known in (
-        ("inputs", settings.inputs, form.inputs),
-        ("outputs", settings.outputs, form.outputs),
+        ("inputs", settings.inputs, handover.inputs),
+        ("outputs", settings.outputs, handover.outputs),
     ):
         legal = {*known, *known.values(), *(tensor.removesuffix(":0") for tensor in known.values())}
         for name in given:
