@@ -91,7 +91,7 @@ class Observer:
         self._low, self._high = min(self._low, low), max(self._high, high)
         self._widen(max(-low, high, 1e-12))
         flat = array.reshape(-1)
-        # the width of a histogram of the largest float32s is no float32
+        # the width of a histogram of the largest float32s is not a float32
         sample = flat[:: max(1, flat.size // SAMPLE)].astype(np.float64)
         # All bins are equally wide, so where a value belongs is one multiplication; numpy's histogram takes
         # many times longer.

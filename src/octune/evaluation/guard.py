@@ -138,7 +138,7 @@ def as_score(value: Any) -> Score:
 
 def _from_array(value: Any, wanted: str) -> Score:
     try:
-        # a torch tensor, possibly one that still hangs on its graph, or a bfloat16 that numpy does not know
+        # a torch tensor, perhaps with an autograd graph behind it, or a bfloat16 that numpy does not know
         if hasattr(value, "detach"):
             value = value.detach().cpu().double()
         array = np.asarray(value)
