@@ -110,7 +110,7 @@ def measure(framework: str, name: str, options: argparse.Namespace) -> ModelRun:
         calls = {key: partial(built.run, subject.inputs(shape)) for key, built in contenders.items()}
         rounds = QUICK_ROUNDS if options.quick else _rounds(calls.values())
         with Load(with_children=True) as others:
-            times = interleaved(calls, warmup=2, iterations=rounds, pause=PAUSE, burst=BURST)
+            times = interleaved(calls, warmup=2, iterations=rounds, pause=PAUSE, calls_per_turn=BURST)
         run.median_ms[shape] = {key: latency.median_ms for key, latency in times.items()}
         run.p90_ms[shape] = {key: latency.p90_ms for key, latency in times.items()}
         run.rounds[shape], run.neighbours[shape] = rounds, round(others.cores, 2)

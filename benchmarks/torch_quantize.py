@@ -98,7 +98,8 @@ def main() -> int:
 
 def _ratios(calls: dict[str, Callable[[], object]], seconds: float) -> list[str]:
     times = {
-        name: latency.median_ms for name, latency in interleaved(calls, seconds=seconds, burst=BURST).items()
+        name: latency.median_ms
+        for name, latency in interleaved(calls, seconds=seconds, calls_per_turn=BURST).items()
     }
     return [
         f"{times[KERNEL] * 1e3:.1f} us",

@@ -124,7 +124,7 @@ def test_what_can_be_picked_by_number(data: object) -> None:
     assert batches.count == 3
     assert batches.pick is not None
     assert [batches.pick(number) for number in (2, 0)] == ["c", "a"]
-    assert list(batches.taken([2, 0])) == ["c", "a"]
+    assert list(batches.select([2, 0])) == ["c", "a"]
     assert batches.blocks is None
 
 
@@ -134,7 +134,7 @@ def test_what_can_only_be_walked(data: object) -> None:
     assert batches.count is None
     assert batches.pick is None
     with pytest.raises(DataError, match="cannot be picked by number"):
-        batches.taken([0])
+        batches.select([0])
 
 
 def test_a_class_that_walks_batches_but_picks_samples_is_only_walked() -> None:

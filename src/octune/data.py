@@ -55,7 +55,7 @@ class Batches:
         """How many batches each block has; None if the rows are not in random order."""
         return None if self._blocks is None else self._blocks()
 
-    def taken(self, numbers: Sequence[int], blocks: Sequence[int] | None = None) -> Batches:
+    def select(self, numbers: Sequence[int], blocks: Sequence[int] | None = None) -> Batches:
         """Only the batches of these numbers, of data that can be picked from."""
         if self.pick is None:
             raise DataError(

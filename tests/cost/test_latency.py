@@ -28,7 +28,10 @@ def test_candidates_take_turns_after_their_warm_up() -> None:
 def test_what_is_warm_is_not_warmed_up() -> None:
     calls: list[str] = []
     interleaved(
-        {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, warmup=2, iterations=1, warm=("a",)
+        {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")},
+        warmup=2,
+        iterations=1,
+        already_warm=("a",),
     )
     assert calls == ["b", "b", "a", "b"]
 
@@ -170,7 +173,7 @@ class Bench:
         self, monkeypatch: pytest.MonkeyPatch, ratios: Sequence[float], loads: Sequence[float] = ()
     ) -> None:
         self.measured, self.waits = 0, 0
-        self.warm: list[set[str]] = []
+        self.already_warm: list[set[str]] = []
         self._ratios, self._loads = list(ratios), [*loads, *[0.0] * len(ratios)]
         bench = self
 
@@ -183,17 +186,17 @@ class Bench:
                 self.busy = self.share > BUSY
 
         def interleaved(
-            calls: dict[str, Callable[[], object]], *, warm: set[str], **timing: object
+            calls: dict[str, Callable[[], object]], *, already_warm: set[str], **timing: object
         ) -> dict[str, Latency]:
             ratio = bench._ratios[bench.measured]
             bench.measured += 1
-            bench.warm.append(warm)
+            bench.already_warm.append(already_warm)
             return {"baseline": Latency((ratio,) * STRETCHES), "candidate": Latency((1.0,) * STRETCHES)}
 
         monkeypatch.setattr(latency, "Load", Load)
         monkeypatch.setattr(latency, "interleaved", interleaved)
 
-    def compare(self, rival: Speedup = FP32, ceiling: float = 99.0, warm: bool = False) -> Speedup:
+    def compare(self, rival: Speedup = FP32, ceiling: float = 99.0, already_warm: bool = False) -> Speedup:
         bench = self
 
         class Waits(Patience):
@@ -201,7 +204,13 @@ class Bench:
                 bench.waits += 1
 
         return compare(
-            lambda: None, lambda: None, Timing(), rival=rival, ceiling=ceiling, patience=Waits(), warm=warm
+            lambda: None,
+            lambda: None,
+            Timing(),
+            rival=rival,
+            ceiling=ceiling,
+            patience=Waits(),
+            already_warm=already_warm,
         )[0]
 
 
@@ -213,10 +222,10 @@ def test_what_is_clear_and_quiet_is_measured_once(monkeypatch: pytest.MonkeyPatc
 
 def test_slower_is_not_believed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch, [0.5, 2.0, 2.0])
-    found = bench.compare(warm=True)
+    found = bench.compare(already_warm=True)
     assert bench.measured == ATTEMPTS
     assert found == Speedup(2.0, 0.5, 2.0)  # all that was quiet counts
-    assert bench.warm == [{"baseline"}, {"baseline", "candidate"}, {"baseline", "candidate"}]
+    assert bench.already_warm == [{"baseline"}, {"baseline", "candidate"}, {"baseline", "candidate"}]
     assert bench.waits == 0
 
 

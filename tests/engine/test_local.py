@@ -114,7 +114,7 @@ class Fake(Backend):
         for form in self.forms:
             yield form(plan)
 
-    def refreshed(self, model: Any) -> Any:
+    def undo_user_changes(self, model: Any) -> Any:
         self.refreshes += 1
         return model
 

@@ -235,7 +235,7 @@ class Backend(ABC):
         """
         yield []
 
-    def refreshed(self, model: Any) -> Any:
+    def undo_user_changes(self, model: Any) -> Any:
         """The model as it was made, whatever evaluation code has done to its mode or its hooks."""
         return model
 

@@ -111,20 +111,20 @@ def interleaved(
     iterations: int | None = None,
     seconds: float = 2.0,
     pause: float = 0.0,
-    burst: int = 0,
-    warm: Collection[str] = (),
+    calls_per_turn: int = 0,
+    already_warm: Collection[str] = (),
 ) -> dict[str, Latency]:
     """Time the candidates in turns: a slow moment of the machine hits all of them.
 
     ``iterations`` fixes the number of rounds; otherwise rounds go on for about ``seconds``, and at least
-    until an interval can be told; a warm-up then ends when it has taken long. Those that are ``warm`` already
-    get none. ``pause`` seconds before every turn let the threads of the one before come to rest: some
-    runtimes' spin for a while. A turn is one timed call; with ``burst`` it is that many, behind one that is
-    not timed, as for a model that serves alone.
+    until an interval can be told; a warm-up then ends when it has taken long. Those in ``already_warm`` have
+    none. ``pause`` seconds before every turn let the threads of the one before come to rest: some runtimes'
+    threads spin for a while. A turn is one timed call; with ``calls_per_turn`` it is that many, behind one
+    that is not timed, as for a model that serves alone.
     """
     for name, call in candidates.items():
         start = time.perf_counter()
-        for _ in range(0 if name in warm else max(1, warmup)):
+        for _ in range(0 if name in already_warm else max(1, warmup)):
             call()
             if iterations is None and time.perf_counter() - start > LONG:
                 break
@@ -136,9 +136,9 @@ def interleaved(
     ):
         for name, call in candidates.items():
             time.sleep(pause)
-            if burst:
+            if calls_per_turn:
                 call()
-            for _ in range(max(1, burst)):
+            for _ in range(max(1, calls_per_turn)):
                 start = time.perf_counter()
                 call()
                 times[name].append((time.perf_counter() - start) * 1e3)
@@ -154,10 +154,10 @@ def compare(
     rival: Speedup = FP32,
     ceiling: float = math.inf,
     patience: Patience,
-    warm: bool = False,
+    already_warm: bool = False,
 ) -> tuple[Speedup, Latency]:
-    """How many times faster than ``baseline`` (``warm`` if it has run before) a candidate is, and how long it
-    takes.
+    """How many times faster than ``baseline`` a candidate is, and how long it takes. ``already_warm``: the
+    baseline has run before.
 
     Once is enough if nothing disturbed it and it is clear that the candidate beats its ``rival``, by no more
     than the ``ceiling`` allows. Otherwise it is measured up to three times: that int8 is slower has
@@ -165,12 +165,16 @@ def compare(
     fp32's. All quiet measurements count together, or the least disturbed if none was quiet.
     """
     calls = {"baseline": baseline, "candidate": candidate}
-    known = {"baseline"} if warm else set()
+    known = {"baseline"} if already_warm else set()
     measured: list[tuple[float, dict[str, Latency]]] = []
     while True:
         with Load() as load:
             times = interleaved(
-                calls, warmup=timing.warmup, iterations=timing.iterations, seconds=timing.seconds, warm=known
+                calls,
+                warmup=timing.warmup,
+                iterations=timing.iterations,
+                seconds=timing.seconds,
+                already_warm=known,
             )
         measured.append((load.share, times))
         known = set(calls)

@@ -303,7 +303,7 @@ class Study:
 
         trial = self._add(self.journal.once("trial", key, tried))
         if trial is not None and trial.score is not None:  # slow to make again, so it is kept
-            self.models[trial.key] = self.backend.refreshed(model)
+            self.models[trial.key] = self.backend.undo_user_changes(model)
 
     def _attempt(
         self, trial: Trial, make: Callable[[], Any], speed: Callable[[Any], Speed]

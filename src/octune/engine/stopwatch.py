@@ -50,7 +50,7 @@ class Stopwatch:
         """One look: what counts is how fp32 does in turns with the others, later."""
         if self.example is None:
             return None
-        return interleaved({"fp32": self._call(self._fp32)}, iterations=1, warm=("fp32",))["fp32"]
+        return interleaved({"fp32": self._call(self._fp32)}, iterations=1, already_warm=("fp32",))["fp32"]
 
     def speed(self, model: Any, rival: Speedup = FP32, ceiling: float = math.inf) -> Speed:
         """How many times faster than fp32 a model is, and milliseconds."""
@@ -58,10 +58,15 @@ class Stopwatch:
             return None, None
         if self._stop.left is not None:
             self._patience.seconds = min(self._patience.seconds, self._stop.left)
-        warm = "_fp32" in self.__dict__
+        already_warm = "_fp32" in self.__dict__
         calls = self._call(self._fp32), self._call(model)
         speed, latency = compare(
-            *calls, self._timing, rival=rival, ceiling=ceiling, patience=self._patience, warm=warm
+            *calls,
+            self._timing,
+            rival=rival,
+            ceiling=ceiling,
+            patience=self._patience,
+            already_warm=already_warm,
         )
         self.busiest = max(self.busiest, speed.load)
         return speed, latency.median_ms

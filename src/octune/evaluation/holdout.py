@@ -53,7 +53,7 @@ def split_batches(batches: Batches, seed: int) -> tuple[Batches, Batches]:
         )
     blocks = batches.blocks
     if blocks is None or len(blocks) < MANY_BLOCKS or sum(blocks) != total:
-        return batches.taken(search_items(total, seed).tolist()), batches.taken(
+        return batches.select(search_items(total, seed).tolist()), batches.select(
             held_items(total, seed).tolist()
         )
     firsts = np.cumsum(blocks) - blocks
@@ -62,6 +62,6 @@ def split_batches(batches: Batches, seed: int) -> tuple[Batches, Batches]:
         numbers = [
             number for block in chosen for number in range(firsts[block], firsts[block] + blocks[block])
         ]
-        return batches.taken(numbers, [blocks[block] for block in chosen])
+        return batches.select(numbers, [blocks[block] for block in chosen])
 
     return of(search_items(len(blocks), seed)), of(held_items(len(blocks), seed))

@@ -177,7 +177,7 @@ class OnnxBackend(Backend):
             model.seen = None
             seen.extend(self._splitter(call)[0] for call in calls)
 
-    def refreshed(self, model: OnnxModel) -> OnnxModel:
+    def undo_user_changes(self, model: OnnxModel) -> OnnxModel:
         return model.fresh()
 
     def fingerprint(self) -> str:

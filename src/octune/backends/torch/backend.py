@@ -239,7 +239,7 @@ class TorchBackend(Backend):
         with hooks([model.register_forward_pre_hook(hook, with_kwargs=True)]):
             yield seen
 
-    def refreshed(self, model: nn.Module) -> nn.Module:
+    def undo_user_changes(self, model: nn.Module) -> nn.Module:
         return model.eval()
 
     def fingerprint(self) -> str:
