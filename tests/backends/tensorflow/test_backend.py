@@ -371,7 +371,7 @@ def test_the_example_of_a_callable_is_seen_in_the_evaluation() -> None:
 
 def test_fingerprints_tell_weights_apart_and_nothing_else() -> None:
     first, second = (backend_for(subjects.keras_model(), Settings()).fingerprint() for _ in range(2))
-    assert first == second, "the names that Keras counts up are no part of the weights"
+    assert first == second, "the names that Keras counts up are not part of the weights"
     weights = [weight.copy() for weight in digits().weights]
     plain = backend_for(subjects.graph_def(), Settings()).fingerprint()
     weights[1][0, 0] += 1e-3

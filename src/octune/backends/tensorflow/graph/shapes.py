@@ -28,14 +28,14 @@ class Shapes:
     """Tensor name -> static shape."""
 
     def __init__(self, nodes: Iterable[NodeDef], like: GraphDef) -> None:
-        light = GraphDef()
-        light.library.CopyFrom(like.library)
-        light.versions.CopyFrom(like.versions)
-        light.node.extend(_light(node) for node in nodes)
+        small = GraphDef()
+        small.library.CopyFrom(like.library)
+        small.versions.CopyFrom(like.versions)
+        small.node.extend(_small(node) for node in nodes)
         self._graph = tf.Graph()
         with self._graph.as_default():
             try:
-                tf.import_graph_def(light, name="")
+                tf.import_graph_def(small, name="")
             except ValueError as error:
                 raise ModelError(f"TensorFlow {tf.__version__} cannot read the graph: {error}") from error
 
@@ -51,7 +51,8 @@ class Shapes:
         return self._graph.get_tensor_by_name(tensor).dtype.base_dtype
 
 
-def _light(node: NodeDef) -> NodeDef:
+def _small(node: NodeDef) -> NodeDef:
+    """A node, or a placeholder for a large constant."""
     if node.op != "Const":
         return node
     value = node.attr["value"].tensor
@@ -60,7 +61,7 @@ def _light(node: NodeDef) -> NodeDef:
         elements *= dim.size
     if elements <= LONGEST_SHAPE:
         return node
-    light = NodeDef(name=node.name, op="Placeholder", input=node.input)
-    light.attr["dtype"].CopyFrom(node.attr["dtype"])
-    light.attr["shape"].CopyFrom(AttrValue(shape=value.tensor_shape))
-    return light
+    made = NodeDef(name=node.name, op="Placeholder", input=node.input)
+    made.attr["dtype"].CopyFrom(node.attr["dtype"])
+    made.attr["shape"].CopyFrom(AttrValue(shape=value.tensor_shape))
+    return made
