@@ -112,10 +112,13 @@ def test_the_page_says_what_the_rows_say(bench: Any, tmp_path: Path) -> None:
     assert "| CoLA | PyTorch | BERT-base | Neural Compressor 2.6 | 53.39 | 52.86 | -0.99% | 2.23x |" in text
 
 
-def test_the_page_in_the_documents_is_made_of_the_rows(bench: Any, tmp_path: Path) -> None:
-    bench.write_page(ROOT / "benchmarks/zoo_rows", tmp_path / "results.md")
-    assert (ROOT / "docs/results.md").read_text() == (tmp_path / "results.md").read_text(), (
-        "run: python benchmarks/zoo.py --page"
+@pytest.mark.parametrize(("rows", "page"), [("zoo_rows", "results.md"), ("zoo_rows_avx2", "results-avx2.md")])
+def test_the_pages_in_the_documents_are_made_of_the_rows(
+    bench: Any, tmp_path: Path, rows: str, page: str
+) -> None:
+    bench.write_page(ROOT / "benchmarks" / rows, tmp_path / page)
+    assert (ROOT / "docs" / page).read_text() == (tmp_path / page).read_text(), (
+        f"run: python benchmarks/zoo.py --page --rows benchmarks/{rows} --output docs/{page}"
     )
 
 
