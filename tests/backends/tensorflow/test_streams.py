@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +19,7 @@ from octune.backends.base import Settings
 from octune.backends.tensorflow.backend import TensorFlowBackend
 from octune.backends.tensorflow.graph.graph import FrozenGraph
 from octune.backends.tensorflow.graph.sessions import Sessions
-from octune.backends.tensorflow.graph.worker import Worker
+from octune.backends.tensorflow.graph.worker import Worker, _search_path
 from octune.backends.tensorflow.int8.rewrite import Rewriter
 from octune.backends.tensorflow.int8.streams import streams_of
 from octune.backends.tensorflow.model.freeze import as_graph
@@ -259,3 +263,20 @@ def test_a_worker_hands_on_what_goes_wrong_and_goes_on() -> None:
         assert worker.run([graph.outputs["logits"]], bert_feed())[0].shape == (2, 2)
     finally:
         worker.close()
+
+
+def test_a_worker_finds_this_octune_and_the_standard_library() -> None:
+    """Also where Octune is not installed (-S: no site-packages), and without its modules on the top level."""
+    ask = (
+        "import importlib.util, statistics\n"
+        "print(importlib.util.find_spec('octune').origin, statistics.__file__)"
+    )
+    found = subprocess.run(
+        [sys.executable, "-S", "-c", ask],
+        env={**os.environ, "PYTHONPATH": _search_path()},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert Path(found[0]) == Path(octune.__file__)
+    assert Path(found[1]).parent == Path(os.__file__).parent

@@ -21,11 +21,18 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+import octune
 from octune.errors import ModelError
 
 __all__ = ["Worker"]
 
 Arrays = list[np.ndarray[Any, Any]]
+
+
+def _search_path() -> str:
+    """Where another process finds the Octune that runs here, installed or not."""
+    package = Path(octune.__file__).parent
+    return os.pathsep.join(filter(None, [str(package.parent), os.environ.get("PYTHONPATH")]))
 
 
 class Worker:
@@ -43,15 +50,12 @@ class Worker:
             str(path),
             config.SerializeToString().hex(),
         ]
-        folders = os.pathsep.join(
-            filter(None, [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH")])
-        )
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": folders, "TF_CPP_MIN_LOG_LEVEL": "3"},
+            env={**os.environ, "PYTHONPATH": _search_path(), "TF_CPP_MIN_LOG_LEVEL": "3"},
             start_new_session=True,  # Ctrl-C is for the process that waits for answers
         )
 
