@@ -4,7 +4,6 @@ promised that is missing.
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import re
 import shlex
@@ -22,6 +21,7 @@ from octune.errors import ConfigError
 from octune.evaluation.metrics import metric_names
 from octune.search import STRATEGIES
 from octune.tasks import task_names
+from tests.scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
@@ -185,12 +185,7 @@ def test_every_strategy_is_there_and_described() -> None:
 
 
 def make_configuration() -> Any:
-    spec = importlib.util.spec_from_file_location("make_configuration", ROOT / "docs/make_configuration.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("docs/make_configuration.py")
 
 
 def test_the_tables_of_keys_are_up_to_date() -> None:

@@ -4,9 +4,6 @@ benchmarks/search).
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,19 +12,12 @@ import octune
 from octune.backends import Settings, backend_for
 from octune.calibration import collect
 from octune.plan import Plan, Scheme
-
-CASES = Path(__file__).resolve().parents[2] / "benchmarks/search/cases.py"
+from tests.scripts import load_script
 
 
 @pytest.fixture(scope="module")
 def cases() -> Any:
-    spec = importlib.util.spec_from_file_location("search_cases", CASES)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["search_cases"] = module  # its dataclasses look themselves up there
-    spec.loader.exec_module(module)
-    return module
+    return load_script("benchmarks/search/cases.py")
 
 
 @pytest.mark.slow

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from octune.search import Auto
-
-WORLDS = Path(__file__).resolve().parents[2] / "benchmarks/search/worlds.py"
+from tests.scripts import load_script
 
 
 @pytest.fixture(scope="module")
 def worlds() -> Any:
-    spec = importlib.util.spec_from_file_location("search_worlds", WORLDS)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["search_worlds"] = module  # its dataclasses look themselves up there
-    spec.loader.exec_module(module)
-    return module
+    return load_script("benchmarks/search/worlds.py")
 
 
 def test_in_every_kind_of_world_something_passes_within_the_bound(worlds: Any) -> None:
