@@ -68,13 +68,13 @@ def test_a_task_needs_its_name_and_two_folders(
 
 
 def test_options_replace_what_a_file_names(tmp_path: Path) -> None:
-    from octune.cli import _named
+    from octune.cli.options import named
     from octune.config import parse_config
 
     base = parse_config(
         {"model": {"path": "old"}, "calibration": {"samples": 8}, "tuning": {"strategy": "basic"}}
     )
-    config = _named(base, "cola", "models/new", tmp_path, "models/tokenizer")
+    config = named(base, "cola", "models/new", tmp_path, "models/tokenizer")
     assert config.model is not None
     assert config.model.path == "models/new"
     assert config.calibration.samples == (8,)

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 pytest.importorskip("torch")
 
 import octune
-from octune.cli import app, summary
+from octune.cli import app
+from octune.cli.summary import summary
 from octune.criterion import Absolute, Criterion, Relative
 from octune.errors import ArtifactError, WorkspaceError
 from octune.plan import Op, Scheme

@@ -1,0 +1,40 @@
+"""``octune demo``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from octune.cli.app import app
+from octune.cli.console import interruptible, open_console
+from octune.cli.options import AsJson, Verbose
+from octune.cli.summary import summary
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to save the int8 model.")] = Path(
+        "octune_runs/demo/model"
+    ),
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Fetch a small BERT and real movie reviews, train a sentiment head, and tune it: the whole job in a few
+    minutes.
+    """
+    from octune.demo.run import run_demo
+    from octune.report.tables import result_table
+
+    console = open_console(as_json=as_json, verbose=verbose)
+    with interruptible("What was fetched is kept for the next time."):
+        result = run_demo(console)
+    saved = result.save(output, overwrite=True)
+    if as_json:
+        typer.echo(json.dumps(summary(result, saved), indent=1))
+    else:
+        console.print(result_table(result, str(saved)))
+        console.print(f"[dim]load it with: octune.load({str(saved)!r})[/dim]")
+    raise typer.Exit(0 if result.met else 1)
