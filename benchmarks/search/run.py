@@ -4,6 +4,7 @@ python benchmarks/search/run.py                                # both cases, all
 python benchmarks/search/run.py --case cnn --strategy auto     # one of them
 python benchmarks/search/run.py --markdown docs/search.md      # write the tables into a page
 python benchmarks/search/run.py --peer-python peer/bin/python  # with Neural Compressor, see peer.py
+python benchmarks/search/run.py --no-portable                  # with all 8 bits of the weights
 
 Two models that read scikit-learn's digits, with outlier channels that change nothing in fp32 and break plain
 int8 (see cases.py), and a criterion of 1 %. Ends with 1 if auto needs more than 2 + log2(n) evaluations, or
@@ -76,8 +77,8 @@ class Row:
 class Yardstick:
     """Plain int8 or fp32 for every op, and nothing else: what can be had by falling back alone."""
 
-    def __init__(self, case: Case) -> None:
-        self.case, self.backend = case, backend_for(case.model, Settings())
+    def __init__(self, case: Case, portable: bool) -> None:
+        self.case, self.backend = case, backend_for(case.model, Settings(portable=portable))
         inputs = [self.backend.split(batch)[0] for batch in case.calibration]
         self.backend.prepare(inputs[0])
         self.ranges = collect(self.backend, inputs, sum(len(label) for _, label in case.calibration))
@@ -123,7 +124,7 @@ class Yardstick:
         )
 
 
-def tuned(case: Case, strategy: str) -> Row:
+def tuned(case: Case, strategy: str, portable: bool = True) -> Row:
     """One run of Octune, with size as the objective: what comes out then does not hang on the speed of the
     machine.
     """
@@ -135,7 +136,7 @@ def tuned(case: Case, strategy: str) -> Row:
         metric="accuracy",
         criterion=octune.Relative(LOSS),
         config={
-            "performance": {"compile": "never", "iterations": 5, "threads": 1},
+            "performance": {"compile": "never", "iterations": 5, "threads": 1, "portable": portable},
             "tuning": {"strategy": strategy, "objective": "modelsize", "max_trials": TRIALS},
         },
     )
@@ -179,10 +180,12 @@ def peer(python: str, name: str, case: Case, ops: int) -> Row:
     )
 
 
-def compare(name: str, strategies: list[str], python: str | None, console: Console) -> tuple[Row, list[Row]]:
+def compare(
+    name: str, strategies: list[str], python: str | None, portable: bool, console: Console
+) -> tuple[Row, list[Row]]:
     """The yardstick and all rows of a case."""
     case = CASES[name](0)
-    yardstick = Yardstick(case)
+    yardstick = Yardstick(case, portable)
     count = len(yardstick.ops)
     rows = [Row("fp32", 1, None, 0, count, 0, yardstick.baseline, 1.0, True), yardstick.plain()]
     console.print(f"{name}: yardstick")
@@ -190,7 +193,7 @@ def compare(name: str, strategies: list[str], python: str | None, console: Conso
     rows.append(best)
     for strategy in strategies:
         console.print(f"{name}: {strategy}")
-        rows.append(tuned(case, strategy))
+        rows.append(tuned(case, strategy, portable))
     if python is not None:
         console.print(f"{name}: peer")
         rows.append(peer(python, name, case, count))
@@ -233,12 +236,14 @@ def main() -> int:
     )
     parser.add_argument("--peer-python", help="a Python that has neural-compressor 2.6 and torch")
     parser.add_argument("--note", default="", help="a remark for the page")
+    parser.add_argument("--no-portable", action="store_true", help="use all 8 bits of the weights")
     options = parser.parse_args()
     # the models are small, and two threads that wait for each other crawl on a busy machine
     torch.set_num_threads(1)
     console, tables, failed = Console(), {}, False
     for name in options.case or sorted(CASES):
-        best, rows = compare(name, options.strategy or sorted(STRATEGIES), options.peer_python, console)
+        strategies, portable = options.strategy or sorted(STRATEGIES), not options.no_portable
+        best, rows = compare(name, strategies, options.peer_python, portable, console)
         tables[name] = rows
         table = Table(title=name, title_justify="left")
         for heading in HEADINGS:
