@@ -7,6 +7,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 import octune
 from octune import errors
 
@@ -39,13 +41,41 @@ def test_public_names_are_sorted_and_there() -> None:
     assert all(hasattr(octune, name) for name in octune.__all__)
 
 
-def test_importing_octune_imports_no_framework() -> None:
-    heavy = "torch tensorflow onnx onnxruntime openvino transformers ray plotly jinja2 torchao"
-    code = (
-        f"import sys, octune, octune.cli; print([name for name in {heavy.split()!r} if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+HEAVY = [
+    "torch",
+    "torchao",
+    "transformers",
+    "tensorflow",
+    "keras",
+    "onnx",
+    "onnxruntime",
+    "openvino",
+    "ray",
+    "optuna",
+    "sklearn",
+    "scipy",
+    "pandas",
+    "matplotlib",
+    "jinja2",
+    "safetensors",
+    "mlflow",
+    "tensorboard",
+]
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["import octune", "octune --help", "octune tune --help", "octune --version", "octune config --schema"],
+)
+def test_nothing_heavy_is_imported_before_it_is_needed(code: str) -> None:
+    """Absent from a fresh process after ``import octune``, and after commands that run no model."""
+    command, *arguments = code.split()
+    if command == "octune":
+        code = f"sys.argv = {['octune', *arguments]!r}; from octune.cli import main; main()"
+    check = f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    script = f"import sys, atexit; atexit.register(lambda: {check}); {code}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
 
 
 def test_every_error_is_an_octune_error_and_listed() -> None:

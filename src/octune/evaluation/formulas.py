@@ -3,7 +3,7 @@
     f1(np.array([1, 0, 1]), np.array([1, 1, 1])).value
 
 Values are those of scikit-learn and SciPy. What is not a mean over items gets the jackknife's pseudo-values:
-see ``metrics``.
+see ``metrics``. Both libraries take seconds to import, so the functions that need them do it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
-from sklearn import metrics as sklearn_metrics
 
 from octune.errors import EvaluationError
 from octune.score import Score
@@ -39,6 +37,7 @@ def f1(predicted: Array, truth: Array, average: str = "binary") -> Score:
     """F1 of class 1, or of all classes together: right, predicted and true are counts per class, one row per
     item left out.
     """
+    from sklearn.metrics import f1_score
 
     def from_counts(right: Floats, predicted: Floats, true: Floats) -> Floats:
         if average == "micro":
@@ -61,7 +60,7 @@ def f1(predicted: Array, truth: Array, average: str = "binary") -> Score:
             raise EvaluationError(
                 "f1 is undefined because neither the labels nor the predictions contain class 1."
             )
-    value = float(sklearn_metrics.f1_score(truth, predicted, average=average, zero_division=0.0))
+    value = float(f1_score(truth, predicted, average=average, zero_division=0.0))
     left_out, span = (
         _leave_one_out(predicted, truth, from_counts),
         _span(value, predicted, truth, from_counts),
@@ -78,6 +77,7 @@ def mcc(predicted: Array, truth: Array) -> Score:
     """Matthews' correlation, also for more than two classes; 0 when labels or predictions are constant, as in
     scikit-learn.
     """
+    from sklearn.metrics import matthews_corrcoef
 
     def from_counts(right: Floats, predicted: Floats, true: Floats) -> Floats:
         total = true.sum(axis=1)
@@ -87,7 +87,7 @@ def mcc(predicted: Array, truth: Array) -> Score:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # one class only: 0, as said above
-        value = float(sklearn_metrics.matthews_corrcoef(truth, predicted))
+        value = float(matthews_corrcoef(truth, predicted))
     left_out, span = (
         _leave_one_out(predicted, truth, from_counts),
         _span(value, predicted, truth, from_counts),
@@ -112,6 +112,8 @@ def rmse(predicted: Floats, truth: Floats) -> Score:
 
 
 def pearson(predicted: Floats, truth: Floats) -> Score:
+    from scipy import stats
+
     with warnings.catch_warnings():
         # the score is low enough to speak for itself
         warnings.simplefilter("ignore", stats.NearConstantInputWarning)
@@ -124,6 +126,8 @@ def spearmanr(predicted: Floats, truth: Floats) -> Score:
     sorts: they correlate at 0.99 with the exact ones, and the interval (400 items, value 0.87) is 4 %
     narrower than theirs.
     """
+    from scipy import stats
+
     value = float(stats.spearmanr(predicted, truth).statistic)
     return _jackknifed(value, _pearson_left_out(stats.rankdata(predicted), stats.rankdata(truth)))
 

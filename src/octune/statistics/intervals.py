@@ -18,7 +18,6 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 __all__ = ["Margins", "margins"]
 
@@ -52,6 +51,8 @@ def margins(losses: Floats, tail: float, most: tuple[float, float], credit: Floa
     parts = [lost, gained] if credit is None else [lost, gained, credit]
     bounds = [_bounded(lost, tail, most[0]), _bounded(gained, tail, most[1])]
     if credit is not None:
+        from scipy import stats  # takes a second to import, so not before an interval is asked for
+
         normal = (
             float(stats.norm.isf(tail) * credit.std(ddof=1) / np.sqrt(credit.size))
             if credit.size > 1
@@ -85,6 +86,8 @@ def _bounded(values: Floats, tail: float, most: float) -> tuple[float, float, fl
 
 def _count_limits(n: int, most: int, tail: float) -> tuple[Floats, Floats]:
     """Clopper and Pearson's lower and upper limits of a share, for 0, 1, ..., ``most`` of ``n`` items."""
+    from scipy import stats
+
     counts = np.arange(most + 1)
     places = counts
     if most > 2 * EXACT:
