@@ -178,6 +178,8 @@ class Bench:
         bench = self
 
         class Load:
+            def __init__(self, *, with_children: bool) -> None: ...
+
             def __enter__(self) -> Load:
                 return self
 
@@ -190,7 +192,7 @@ class Bench:
         ) -> dict[str, Latency]:
             ratio = bench._ratios[bench.measured]
             bench.measured += 1
-            bench.already_warm.append(already_warm)
+            bench.already_warm.append(set(already_warm))
             return {"baseline": Latency((ratio,) * STRETCHES), "candidate": Latency((1.0,) * STRETCHES)}
 
         monkeypatch.setattr(latency, "Load", Load)

@@ -16,12 +16,15 @@ import statistics
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
+from itertools import chain, pairwise
+from typing import TypeVar
 
 from octune.cost.load import BUSY, Load, Patience
 
-__all__ = ["FP32", "Latency", "Speedup", "Timing", "compare", "interleaved"]
+__all__ = ["FP32", "Latency", "Speedup", "Timing", "compare", "in_turns", "interleaved", "undisturbed"]
 
+Turn = TypeVar("Turn")
 LONG = 0.1  # seconds
 STRETCHES = 6
 ATTEMPTS = 3
@@ -45,7 +48,15 @@ class Latency:
 
     @property
     def p90_ms(self) -> float:
-        return sorted(self.times)[min(self.runs - 1, int(0.9 * self.runs))]
+        return self.percentile(0.9)
+
+    @property
+    def p99_ms(self) -> float:
+        return self.percentile(0.99)
+
+    def percentile(self, share: float) -> float:
+        """What this share of the calls stays under."""
+        return sorted(self.times)[min(self.runs - 1, int(share * self.runs))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +91,11 @@ class Speedup:
     def disturbed(self) -> bool:
         """Whether others kept the machine too busy for a speed to be taken at its word."""
         return self.load > BUSY
+
+    @property
+    def different(self) -> bool:
+        """Whether it is clear which of the two is faster."""
+        return not self.low <= 1 <= self.high
 
     def beats(self, other: Speedup) -> bool:
         """Whether it is clearly faster. Intervals that overlap are a tie: it might be noise."""
@@ -128,22 +144,74 @@ def interleaved(
             call()
             if iterations is None and time.perf_counter() - start > LONG:
                 break
-    times: dict[str, list[float]] = {name: [] for name in candidates}
+
+    def turn(call: Callable[[], object]) -> list[float]:
+        times = []
+        if calls_per_turn:
+            call()
+        for _ in range(max(1, calls_per_turn)):
+            start = time.perf_counter()
+            call()
+            times.append((time.perf_counter() - start) * 1e3)
+        return times
+
+    turns = in_turns(
+        {name: partial(turn, call) for name, call in candidates.items()},
+        rounds=iterations,
+        seconds=seconds,
+        pause=pause,
+    )
+    return {name: Latency(tuple(chain.from_iterable(values))) for name, values in turns.items()}
+
+
+def in_turns(
+    candidates: Mapping[str, Callable[[], Turn]],
+    *,
+    rounds: int | None = None,
+    seconds: float = 2.0,
+    pause: float = 0.0,
+) -> dict[str, list[Turn]]:
+    """What each candidate says of its turns, wherever it takes them: here, or in processes of its own.
+
+    ``rounds`` fixes how many there are; otherwise they go on for about ``seconds``, and at least until an
+    interval can be told.
+    """
+    taken: dict[str, list[Turn]] = {name: [] for name in candidates}
     begun = time.perf_counter()
-    rounds = 0
-    while rounds < (iterations or STRETCHES) or (
-        iterations is None and time.perf_counter() - begun < seconds
-    ):
-        for name, call in candidates.items():
+    done = 0
+    while done < (rounds or STRETCHES) or (rounds is None and time.perf_counter() - begun < seconds):
+        for name, turn in candidates.items():
             time.sleep(pause)
-            if calls_per_turn:
-                call()
-            for _ in range(max(1, calls_per_turn)):
-                start = time.perf_counter()
-                call()
-                times[name].append((time.perf_counter() - start) * 1e3)
-        rounds += 1
-    return {name: Latency(tuple(values)) for name, values in times.items()}
+            taken[name].append(turn())
+        done += 1
+    return taken
+
+
+def undisturbed(
+    measure: Callable[[], dict[str, list[Turn]]],
+    enough: Callable[[dict[str, list[Turn]], float], bool],
+    *,
+    patience: Patience,
+    with_children: bool = False,
+) -> tuple[dict[str, list[Turn]], float]:
+    """Measure up to three times, until nothing disturbed it and it is ``enough``.
+
+    All quiet measurements count together, or the least disturbed if none was quiet. Also returns the share of
+    the CPU that others had in those that count.
+    """
+    measured: list[tuple[float, dict[str, list[Turn]]]] = []
+    while True:
+        with Load(with_children=with_children) as load:
+            turns = measure()
+        measured.append((load.share, turns))
+        least = min(share for share, _ in measured)
+        counted = [(share, turns) for share, turns in measured if share <= max(BUSY, least)]
+        together = {name: [turn for _, turns in counted for turn in turns[name]] for name in turns}
+        share = max(share for share, _ in counted)
+        if len(measured) == ATTEMPTS or (share <= BUSY and enough(together, share)):
+            return together, share
+        if load.busy:
+            patience.wait()
 
 
 def compare(
@@ -166,27 +234,23 @@ def compare(
     """
     calls = {"baseline": baseline, "candidate": candidate}
     known = {"baseline"} if already_warm else set()
-    measured: list[tuple[float, dict[str, Latency]]] = []
-    while True:
-        with Load() as load:
-            times = interleaved(
-                calls,
-                warmup=timing.warmup,
-                iterations=timing.iterations,
-                seconds=timing.seconds,
-                already_warm=known,
-            )
-        measured.append((load.share, times))
-        known = set(calls)
-        least = min(share for share, _ in measured)
-        counted = [(share, times) for share, times in measured if share <= max(BUSY, least)]
-        slow, fast = (
-            Latency(tuple(ms for _, times in counted for ms in times[name].times)) for name in calls
+
+    def measure() -> dict[str, list[float]]:
+        times = interleaved(
+            calls,
+            warmup=timing.warmup,
+            iterations=timing.iterations,
+            seconds=timing.seconds,
+            already_warm=known,
         )
-        speed = Speedup.of(slow, fast, max(share for share, _ in counted))
-        if len(measured) == ATTEMPTS or (
-            not speed.disturbed and speed.beats(rival) and speed.ratio <= ceiling
-        ):
-            return speed, fast
-        if load.busy:
-            patience.wait()
+        known.update(calls)
+        return {name: list(latency.times) for name, latency in times.items()}
+
+    def speed(times: dict[str, list[float]], load: float) -> Speedup:
+        return Speedup.of(Latency(tuple(times["baseline"])), Latency(tuple(times["candidate"])), load)
+
+    def clear(times: dict[str, list[float]], load: float) -> bool:
+        return speed(times, load).beats(rival) and speed(times, load).ratio <= ceiling
+
+    times, load = undisturbed(measure, clear, patience=patience)
+    return speed(times, load), Latency(tuple(times["candidate"]))
