@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from octune.cost import Speedup
+from octune.cost.latency import Speedup, Spread, Timed
 from octune.criterion import Relative
 from octune.plan import Plan, Scheme
 from octune.report.tables import result_table
-from octune.result import Result, Trial
+from octune.result import Result, Trial, fp32_beside
 from octune.score import Score
 
 
@@ -99,9 +99,38 @@ def test_a_speed_is_kept_with_its_interval_and_the_load() -> None:
     assert untimed.speedup is None
 
 
+def test_a_latency_says_its_spread_its_batch_and_its_threads() -> None:
+    plan = Plan({"a": Scheme.int8()})
+    best = Trial(plan, score=Score.of(0.9)).timed(
+        Timed(Speedup(2.5, 2.3, 2.7), 1.93, Spread(1.9, 1.93, 2.1), Spread(4.5, 4.83, 5.0))
+    )
+    assert Trial.from_json(json.loads(json.dumps(best.to_json()))) == best
+    found = result(best)
+    tuned = replace(
+        found,
+        best=best,
+        plan=plan,
+        baseline=fp32_beside(found.baseline, [best]),
+        batch=32,
+        environment={"threads": 2},
+    )
+    assert "1.93 ms (p90 2.10) at batch 32, 2 threads, 2.50x [2.30, 2.70] as fast as fp32" in str(tuned)
+    shown = io.StringIO()
+    Console(width=200, file=shown).print(result_table(tuned))
+    assert "4.83 ms (p90 5.00)" in shown.getvalue()
+    assert "batch 32, 2 threads" in shown.getvalue()
+
+
+def test_fp32_in_turns_with_a_trial_of_an_earlier_version_is_what_its_speed_implies() -> None:
+    old = Trial(Plan(), latency_ms=2.0, speed=Speedup(3.5, 3.0, 4.0))
+    assert fp32_beside(trial(0.9, 99.0, "fp32"), [trial(0.9, None), old]).latency_ms == 7.0
+    assert fp32_beside(trial(0.9, 99.0, "fp32"), []).latency_ms == 99.0
+
+
 def test_journals_without_intervals_can_still_be_read() -> None:
     data = Trial(Plan(), latency_ms=2.0, speed=Speedup(3.5, 3.0, 4.0)).to_json()
-    before = {key: value for key, value in data.items() if key not in ("speedup_interval", "load")}
+    new = ("speedup_interval", "load", "spread_ms", "fp32_spread_ms")
+    before = {key: value for key, value in data.items() if key not in new}
     old = Trial.from_json(before)
     assert old.speedup == 3.5
     assert str(old.speed) == "3.50x"
@@ -115,6 +144,8 @@ def test_reports_show_how_sure_a_speed_is() -> None:
     )
     tuned = replace(result(best), best=best, plan=plan)
     assert "2.00 ms, 3.54x [3.31, 3.80] as fast as fp32 (eager)" in str(tuned)
+    assert "0 trials in" in str(replace(tuned, trials=()))
+    assert "1 trial in" in str(tuned)
     console = Console(width=200, file=io.StringIO())
     console.print(result_table(tuned))
     assert "3.54x [3.31, 3.80]" in console.file.getvalue()  # type: ignore[attr-defined]

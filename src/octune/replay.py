@@ -16,7 +16,7 @@ from octune.criterion import Criterion, Verdict
 from octune.engine.journal import Journal
 from octune.errors import WorkspaceError
 from octune.plan import Op
-from octune.result import Result, Trial
+from octune.result import Result, Trial, fp32_beside
 from octune.score import Score
 
 __all__ = ["replay"]
@@ -60,13 +60,15 @@ def replay(workspace: str | Path) -> Result:
             seconds=spent,
             workspace=folder,
         )
-    best = next((trial for trial in trials if trial.key == ended["best"]), baseline)
+    winner = next((trial for trial in trials if trial.key == ended["best"]), None)
+    baseline = fp32_beside(baseline, [*trials, *([winner] if winner is not None else [])])
+    best = winner or baseline
     return Result(
         met=ended["met"],
         model=None,
         plan=best.plan,
-        baseline=baseline.timed(ended["baseline_ms"]),
-        best=best if best is not baseline else baseline.timed(ended["baseline_ms"]),
+        baseline=baseline,
+        best=best,
         trials=trials,
         stopped_because=ended["stopped_because"],
         criterion=criterion,
@@ -78,6 +80,7 @@ def replay(workspace: str | Path) -> Result:
         kept=ended["kept"],
         workspace=folder,
         certified=_certified(journal, criterion, best),
+        batch=ended.get("batch"),
     )
 
 
@@ -86,7 +89,7 @@ def record(result: Result) -> dict[str, Any]:
     return {
         "met": result.met,
         "best": result.best.key,
-        "baseline_ms": result.baseline.latency_ms,
+        "batch": result.batch,
         "stopped_because": result.stopped_because,
         "ops": [op.to_json() for op in result.ops],
         "notes": list(result.notes),

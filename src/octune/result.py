@@ -8,12 +8,12 @@ if result.met:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from octune.cost.latency import Speedup
+from octune.cost.latency import Speedup, Spread, Timed
 from octune.criterion import Criterion, Verdict
 from octune.plan import Op, Plan
 from octune.score import Score
@@ -21,7 +21,7 @@ from octune.score import Score
 if TYPE_CHECKING:
     from octune.backends.base import Writer
 
-__all__ = ["Result", "Saving", "Trial"]
+__all__ = ["Result", "Saving", "Trial", "fp32_beside"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Trial:
     """One plan that was tried: what it scored, how fast it ran, or why it failed.
 
     ``form`` says how it ran: ``fp32`` (the baseline), ``eager``, or the name of a finalist's form such as
-    ``compiled``. ``speed`` is against fp32 measured in turns with it. ``samples`` is how many samples its
-    ranges come from.
+    ``compiled``. ``speed`` is against fp32 measured in turns with it; ``spread_ms`` and ``fp32_spread_ms``
+    say how far the calls of both lay apart meanwhile. ``samples`` is how many samples its ranges come from.
     """
 
     plan: Plan
@@ -39,6 +39,8 @@ class Trial:
     score: Score | None = None
     verdict: Verdict | None = None
     latency_ms: float | None = None
+    spread_ms: Spread | None = None
+    fp32_spread_ms: Spread | None = None
     speed: Speedup | None = None
     size: int | None = None
     seconds: float = 0.0
@@ -73,6 +75,8 @@ class Trial:
             "reason": self.reason,
             "score": None if self.score is None else self.score.to_json(),
             "latency_ms": self.latency_ms,
+            "spread_ms": Spread.plain(self.spread_ms),
+            "fp32_spread_ms": Spread.plain(self.fp32_spread_ms),
             "speedup": self.speedup,
             "speedup_interval": None if self.speed is None else [self.speed.low, self.speed.high],
             "load": None if self.speed is None else self.speed.load,
@@ -106,15 +110,36 @@ class Trial:
         low, high = interval or (ratio, ratio)
         speed = None if ratio is None else Speedup(ratio, low, high, load or 0.0)
         score = None if data["score"] is None else Score.from_json(data["score"])
+        for name in ("spread_ms", "fp32_spread_ms"):
+            rest[name] = Spread.read(data.get(name))
         return cls(**{**rest, "plan": Plan.from_json(data["plan"]), "score": score, "speed": speed})
 
-    def timed(self, latency_ms: float | None) -> Trial:
-        """This trial with another latency: fp32 is known by how it ran in turns with others."""
-        return replace(self, latency_ms=latency_ms)
+    def timed(self, timed: Timed | None) -> Trial:
+        """This trial with how fast it ran."""
+        if timed is None:
+            return self
+        return replace(
+            self,
+            speed=timed.speed,
+            latency_ms=timed.latency_ms,
+            spread_ms=timed.spread,
+            fp32_spread_ms=timed.fp32_spread,
+        )
 
     def judged(self, criterion: Criterion, baseline: Score) -> Trial:
         """This trial with its verdict against a baseline."""
         return self if self.score is None else replace(self, verdict=criterion.judge(baseline, self.score))
+
+
+def fp32_beside(baseline: Trial, trials: Sequence[Trial]) -> Trial:
+    """fp32 as it ran in turns with the last of these: timed at another moment it could not be compared."""
+    timed = [trial for trial in trials if trial.latency_ms is not None and trial.speed is not None]
+    if not timed:
+        return baseline
+    last, spread = timed[-1], timed[-1].fp32_spread_ms
+    if spread is None:  # a journal of an earlier version
+        return replace(baseline, latency_ms=(last.latency_ms or 0.0) * (last.speedup or 0.0))
+    return replace(baseline, latency_ms=spread.p50, spread_ms=spread)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +160,7 @@ class Result:
     ``met`` says whether the model that is handed over meets the criterion. If nothing quantized did, or
     nothing was faster, ``best`` and ``model`` are the closest or the fp32 baseline, and ``stopped_because``
     says so. ``certified`` is the final word on ``best`` from data that was held out of the search, where that
-    was asked for.
+    was asked for. Latencies are those of a batch of ``batch`` samples on ``threads`` threads.
     """
 
     met: bool
@@ -154,6 +179,7 @@ class Result:
     kept: Mapping[str, str] = field(default_factory=dict)
     workspace: Path | None = None
     certified: Verdict | None = None
+    batch: int | None = None
     saving: Saving | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -178,6 +204,11 @@ class Result:
         the more luck is in the score of the best one.
         """
         return len({trial.plan for trial in self.trials if trial.complete})
+
+    @property
+    def threads(self) -> int | None:
+        """How many threads everything ran on."""
+        return self.environment.get("threads")
 
     @property
     def speedup(self) -> float | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from octune.evaluation.metrics import Metric
 from octune.job import Job, Request
 from octune.plan import Op, Plan, Scheme
 from octune.replay import record
-from octune.result import Result, Saving, Trial
+from octune.result import Result, Saving, Trial, fp32_beside
 from octune.search import Space, Strategy
 from octune.search.options import legal_ops
 
@@ -162,16 +161,17 @@ def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resu
     study = job.study
     assert study.baseline_trial is not None  # tune() has scored it, or raised
     best, met = _fastest_passing(study, job), True
-    baseline = _in_turns(study.baseline_trial, [*study.trials, *([best] if best is not None else [])])
     if best is None and any(trial.passed for trial in study.trials):
-        best, met = baseline, baseline.passed
+        met = study.baseline_trial.passed
         gain = "clearly faster" if job.config.tuning.objective == "performance" else "smaller"
         stopped = f"{stopped}; what met the criterion was not {gain} than fp32 here, so fp32 is handed back"
     elif best is None:
         met = False
         scored = [trial for trial in study.trials if trial.verdict is not None]
-        best = min(scored, key=lambda t: t.verdict.drop if t.verdict else 0.0, default=baseline)
+        best = min(scored, key=lambda t: t.verdict.drop if t.verdict else 0.0, default=None)
         stopped += "; no quantized plan met the criterion" + ("" if scored else ", and none could be scored")
+    baseline = fp32_beside(study.baseline_trial, [*study.trials, *([best] if best is not None else [])])
+    best = baseline if best is None else best
     certified = study.certify(best) if met and best is not baseline else None
     if study.certifier is not None and met and best is not baseline:
         met = certified is not None and certified.passed
@@ -209,20 +209,11 @@ def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resu
         kept={} if best is baseline else _why_float(best.plan, space, ops),
         workspace=study.journal.folder,
         certified=certified,
+        batch=study.stopwatch.batch,
         saving=Saving(study.backend.name, study.backend.limit.safe_on, study.backend.writer()),
     )
     study.journal.append("result", record(result))
     return result
-
-
-def _in_turns(baseline: Trial, trials: Sequence[Trial]) -> Trial:
-    """fp32 as it ran in turns with the last of these: timed at another moment it could not be compared."""
-    times = [
-        trial.latency_ms * trial.speedup
-        for trial in trials
-        if trial.latency_ms is not None and trial.speedup is not None
-    ]
-    return replace(baseline, latency_ms=times[-1]) if times else baseline
 
 
 def _why_float(plan: Plan, space: Space, ops: tuple[Op, ...]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octune.cost import interleaved, latency, weight_bytes
-from octune.cost.latency import ATTEMPTS, FP32, STRETCHES, Latency, Speedup, Timing, compare
+from octune.cost.latency import ATTEMPTS, FP32, STRETCHES, Latency, Speedup, Spread, Timed, Timing, compare
 from octune.cost.load import BUSY, Patience
 from octune.plan import Op, Scheme
 
@@ -70,6 +71,16 @@ def test_rounds_go_on_until_the_time_is_over_and_an_interval_can_be_told(
 def test_median_and_ninth_decile(values: list[float], median: float, p90: float) -> None:
     timed = Latency(tuple(values[::-1]))
     assert (timed.median_ms, timed.p90_ms, timed.runs) == (median, p90, len(values))
+
+
+def test_the_spread_of_calls_is_in_order_and_plain_data() -> None:
+    spread = Latency(tuple(map(float, range(100)))).spread
+    assert spread == Spread(10.0, 49.5, 90.0)
+    assert Latency((5.0,)).spread == Spread(5.0, 5.0, 5.0)
+    timed = Timed(Speedup(2.0, 1.9, 2.1, 0.01), 49.5, spread, Spread(20.0, 99.0, 180.0))
+    assert Timed.from_json(json.loads(json.dumps(timed.to_json()))) == timed
+    before = {key: value for key, value in timed.to_json().items() if key in ("speed", "ms")}
+    assert Timed.from_json(before) == Timed(timed.speed, 49.5)
 
 
 def test_an_error_of_a_candidate_comes_through() -> None:
@@ -213,7 +224,7 @@ class Bench:
             ceiling=ceiling,
             patience=Waits(),
             already_warm=already_warm,
-        )[0]
+        ).speed
 
 
 def test_what_is_clear_and_quiet_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:

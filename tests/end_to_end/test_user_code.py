@@ -122,7 +122,7 @@ def test_printing_a_result(tuned: Result) -> None:
         "score     fp32",
         "verdict   pass",
         "plan      3 int8",
-        "1 trials in",
+        "1 trial in",
         "stopped because a plan met the criterion",
     ):
         assert part in story
@@ -374,9 +374,11 @@ def test_evaluate_that_leaves_its_mark_on_the_model(data: Digits) -> None:
 def test_fp32_is_timed_in_turns_with_what_it_is_compared_with(data: Digits) -> None:
     result = tune(data, data.accuracy)
     last = result.best if result.best is not result.baseline else result.trials[-1]
-    assert last.latency_ms is not None
-    assert last.speedup is not None
-    assert result.baseline.latency_ms == pytest.approx(last.latency_ms * last.speedup)
+    assert last.spread_ms is not None
+    assert last.fp32_spread_ms is not None
+    assert last.latency_ms == last.spread_ms.p50
+    assert result.baseline.latency_ms == last.fp32_spread_ms.p50
+    assert result.baseline.spread_ms == last.fp32_spread_ms
 
 
 def test_a_slower_model_never_wins_a_race_for_speed(data: Digits) -> None:

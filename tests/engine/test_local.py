@@ -23,7 +23,7 @@ from octune.calibration import Ranges
 from octune.config import Config, parse_config
 from octune.cost import latency
 from octune.cost.latency import FP32 as AS_FAST
-from octune.cost.latency import Latency, Speedup, Timing
+from octune.cost.latency import Speedup, Timed, Timing
 from octune.cost.load import Patience
 from octune.cost.table import SLACK
 from octune.criterion import Absolute
@@ -426,12 +426,10 @@ def timed(monkeypatch: pytest.MonkeyPatch, *speeds: Speedup) -> dict[str, list[A
     """Let models have these speeds, one after the other; what is asked for is put down."""
     answers, asked = iter(speeds), dict[str, list[Any]]()
 
-    def compare(
-        baseline: object, candidate: object, timing: Timing, **wanted: Any
-    ) -> tuple[Speedup, Latency]:
+    def compare(baseline: object, candidate: object, timing: Timing, **wanted: Any) -> Timed:
         for name, value in wanted.items():
             asked.setdefault(name, []).append(value)
-        return next(answers), Latency((1.0,))
+        return Timed(next(answers), 1.0)
 
     monkeypatch.setattr(stopwatch, "compare", compare)
     return asked
@@ -486,6 +484,8 @@ def with_latencies(
 
     class Quiet:
         share, busy = 0.0, False
+
+        def __init__(self, *, with_children: bool = False) -> None: ...
 
         def __enter__(self) -> Quiet:
             return self

@@ -15,19 +15,50 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain, pairwise
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from octune.cost.load import BUSY, Load, Patience
 
-__all__ = ["FP32", "Latency", "Speedup", "Timing", "compare", "in_turns", "interleaved", "undisturbed"]
+__all__ = [
+    "FP32",
+    "Latency",
+    "Speedup",
+    "Spread",
+    "Timed",
+    "Timing",
+    "compare",
+    "in_turns",
+    "interleaved",
+    "undisturbed",
+]
 
 Turn = TypeVar("Turn")
 LONG = 0.1  # seconds
 STRETCHES = 6
 ATTEMPTS = 3
+
+
+class Spread(NamedTuple):
+    """How far the calls of one model lie apart: the milliseconds that 10 %, 50 % and 90 % of them stay
+    under.
+    """
+
+    p10: float
+    p50: float
+    p90: float
+
+    @staticmethod
+    def plain(spread: Spread | None) -> dict[str, float] | None:
+        """Plain data; None stays None."""
+        return None if spread is None else spread._asdict()
+
+    @staticmethod
+    def read(data: Mapping[str, float] | None) -> Spread | None:
+        """The inverse of :meth:`plain`."""
+        return None if data is None else Spread(**data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +84,10 @@ class Latency:
     @property
     def p99_ms(self) -> float:
         return self.percentile(0.99)
+
+    @property
+    def spread(self) -> Spread:
+        return Spread(self.percentile(0.1), self.median_ms, self.p90_ms)
 
     def percentile(self, share: float) -> float:
         """What this share of the calls stays under."""
@@ -109,6 +144,30 @@ class Speedup:
 
 
 FP32 = Speedup(1.0, 1.0, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """How a model ran in turns with fp32; journals of earlier versions have the median alone."""
+
+    speed: Speedup
+    latency_ms: float
+    spread: Spread | None = None
+    fp32_spread: Spread | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "speed": asdict(self.speed),
+            "ms": self.latency_ms,
+            "spread": Spread.plain(self.spread),
+            "fp32_spread": Spread.plain(self.fp32_spread),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Timed:
+        """The inverse of :meth:`to_json`."""
+        spreads = (Spread.read(data.get(name)) for name in ("spread", "fp32_spread"))
+        return cls(Speedup(**data["speed"]), data["ms"], *spreads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,8 +282,8 @@ def compare(
     ceiling: float = math.inf,
     patience: Patience,
     already_warm: bool = False,
-) -> tuple[Speedup, Latency]:
-    """How many times faster than ``baseline`` a candidate is, and how long it takes. ``already_warm``: the
+) -> Timed:
+    """How many times faster than ``baseline`` a candidate is, and how long both take. ``already_warm``: the
     baseline has run before.
 
     Once is enough if nothing disturbed it and it is clear that the candidate beats its ``rival``, by no more
@@ -253,4 +312,5 @@ def compare(
         return speed(times, load).beats(rival) and speed(times, load).ratio <= ceiling
 
     times, load = undisturbed(measure, clear, patience=patience)
-    return speed(times, load), Latency(tuple(times["candidate"]))
+    slow, fast = (Latency(tuple(times[name])) for name in calls)
+    return Timed(speed(times, load), fast.median_ms, fast.spread, slow.spread)

@@ -10,14 +10,14 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from octune.backends.base import Backend
 from octune.calibration import Ranges, collect
-from octune.cost.latency import FP32, Latency, Speedup
+from octune.cost.latency import FP32, Latency, Speedup, Timed
 from octune.cost.table import measure_ops
 from octune.criterion import Criterion, Verdict
 from octune.data import Batches
@@ -25,7 +25,7 @@ from octune.engine.clock import Clock
 from octune.engine.events import Listener
 from octune.engine.journal import Journal
 from octune.engine.stop import Stop
-from octune.engine.stopwatch import Speed, Stopwatch
+from octune.engine.stopwatch import Stopwatch
 from octune.errors import ConfigError, DataError, EvaluationError, OctuneError, WorkspaceError, summary
 from octune.evaluation.evaluator import Evaluator
 from octune.evaluation.pairing import Pairing
@@ -282,39 +282,38 @@ class Study:
         key, rival = _key(form, winner.plan, ranges), winner.speed or FP32
 
         def timed() -> dict[str, Any]:
-            speed, ms = self._speed(model, rival)
-            return {"speed": None if speed is None else asdict(speed), "ms": ms}
+            found = self._speed(model, rival)
+            return {"speed": None} if found is None else found.to_json()
 
         answer = self.journal.once("speed", key, timed)
         if answer["speed"] is None:
             return
-        speed = Speedup(**answer["speed"])
-        if not speed.beats(rival):
+        measured = Timed.from_json(answer)
+        if not measured.speed.beats(rival):
             self.listener.note(
-                f"the {form} form is not clearly faster than eager int8 ({speed}, eager {rival}), so it is "
-                "not used"
+                f"the {form} form is not clearly faster than eager int8 ({measured.speed}, eager {rival}), "
+                "so it is not used"
             )
             return
 
         def tried() -> dict[str, Any] | None:
             self.clock.enter("trial", f"scoring the {form} form of the winner")
             trial = Trial(winner.plan, form=form, reason=f"the winner, {form}", samples=ranges.samples)
-            return self._attempt(trial, lambda: model, lambda _: (speed, answer["ms"]))
+            return self._attempt(trial, lambda: model, lambda _: measured)
 
         trial = self._add(self.journal.once("trial", key, tried))
         if trial is not None and trial.score is not None:  # slow to make again, so it is kept
             self.models[trial.key] = self.backend.undo_user_changes(model)
 
     def _attempt(
-        self, trial: Trial, make: Callable[[], Any], speed: Callable[[Any], Speed]
+        self, trial: Trial, make: Callable[[], Any], speed: Callable[[Any], Timed | None]
     ) -> dict[str, Any] | None:
         """A trial with what came of it, as plain data; None when the user interrupted it."""
         begun = time.perf_counter()
         try:
             model = make()
             # Timed before it is scored: evaluation code may leave its mark on the model (train mode, hooks).
-            speedup, latency = speed(model)
-            trial = replace(trial, size=self.backend.size(model), latency_ms=latency, speed=speedup)
+            trial = replace(trial.timed(speed(model)), size=self.backend.size(model))
             trial = replace(trial, score=self.evaluator(model, self.pairing, self._standard()))
         except KeyboardInterrupt:
             self.stop.interrupted = True
@@ -349,18 +348,18 @@ class Study:
         baseline = None if self.baseline_trial is None else self.baseline_trial.score
         return None if baseline is None or baseline.items is None else Standard(baseline, self.criterion)
 
-    def _eager_speed(self, model: Any, plan: Plan) -> Speed:
+    def _eager_speed(self, model: Any, plan: Plan) -> Timed | None:
         """The speed of a model that runs op by op."""
         most = self.stopwatch.most(plan)
         measured = self._speed(model, most=most)
-        if measured[0] is not None and measured[0].ratio > most:
+        if measured is not None and measured.speed.ratio > most:
             self.listener.note(
-                f"a speed-up of {measured[0]} is doubtful: by what its ops take alone, it is no more than "
+                f"a speed-up of {measured.speed} is doubtful: by what its ops take alone, it is no more than "
                 f"{most:.2f}x"
             )
         return measured
 
-    def _speed(self, model: Any, rival: Speedup = FP32, most: float = math.inf) -> Speed:
+    def _speed(self, model: Any, rival: Speedup = FP32, most: float = math.inf) -> Timed | None:
         with self.clock.within("timing"):
             return self.stopwatch.speed(model, rival, most)
 

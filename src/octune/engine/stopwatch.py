@@ -2,7 +2,7 @@
 
 stopwatch = Stopwatch(backend, Timing(), stop)
 stopwatch.example = inputs                  # without one there is nothing to time
-stopwatch.speed(model)                      # -> (Speedup, milliseconds), or (None, None)
+stopwatch.speed(model)                      # -> Timed, or None
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from functools import cached_property
 from typing import Any
 
 from octune.backends.base import Backend
-from octune.cost.latency import FP32, Latency, Speedup, Timing, compare, interleaved
+from octune.cost.latency import FP32, Latency, Speedup, Timed, Timing, compare, interleaved
 from octune.cost.load import Patience
 from octune.cost.table import ceiling
 from octune.engine.stop import Stop
 from octune.plan import Plan, Scheme
 
-__all__ = ["Speed", "Stopwatch"]
-
-Speed = tuple[Speedup, float] | tuple[None, None]  # how many times faster than fp32, and milliseconds
+__all__ = ["Stopwatch"]
 
 
 class Stopwatch:
@@ -46,21 +44,26 @@ class Stopwatch:
     def _fp32(self) -> Any:
         return self._backend.fp32_model()
 
+    @property
+    def batch(self) -> int | None:
+        """How many samples the example holds."""
+        return None if self.example is None else self._backend.batch_size(self.example)
+
     def fp32(self) -> Latency | None:
         """One look: what counts is how fp32 does in turns with the others, later."""
         if self.example is None:
             return None
         return interleaved({"fp32": self._call(self._fp32)}, iterations=1, already_warm=("fp32",))["fp32"]
 
-    def speed(self, model: Any, rival: Speedup = FP32, ceiling: float = math.inf) -> Speed:
-        """How many times faster than fp32 a model is, and milliseconds."""
+    def speed(self, model: Any, rival: Speedup = FP32, ceiling: float = math.inf) -> Timed | None:
+        """How many times faster than fp32 a model is, and milliseconds of both."""
         if self.example is None:
-            return None, None
+            return None
         if self._stop.left is not None:
             self._patience.seconds = min(self._patience.seconds, self._stop.left)
         already_warm = "_fp32" in self.__dict__
         calls = self._call(self._fp32), self._call(model)
-        speed, latency = compare(
+        timed = compare(
             *calls,
             self._timing,
             rival=rival,
@@ -68,8 +71,8 @@ class Stopwatch:
             patience=self._patience,
             already_warm=already_warm,
         )
-        self.busiest = max(self.busiest, speed.load)
-        return speed, latency.median_ms
+        self.busiest = max(self.busiest, timed.speed.load)
+        return timed
 
     def most(self, plan: Plan) -> float:
         """How many times faster than fp32 a plan can be at most where it runs op by op: it cannot gain more

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from octune.criterion import DEFAULT_LEVEL, Verdict
 from octune.report.progress import trial_table
-from octune.report.text import megabytes, selection_bias, spent
+from octune.report.text import conditions, megabytes, milliseconds, plural, selection_bias, spent
 from octune.result import Result
 
 __all__ = ["result_table"]
@@ -34,7 +34,9 @@ def result_table(result: Result, saved_to: str | None = None) -> RenderableType:
             _add_verdict(table, result.certified, "drop on held-out data")
         elif selection_bias(result):
             table.add_row("caution", "", f"best of {result.rivals} trials on the same data")
-    table.add_row("latency, median", _ms(baseline.latency_ms), _ms(best.latency_ms))
+    table.add_row("latency, median", milliseconds(baseline), milliseconds(best))
+    if conditions(result):
+        table.add_row("  measured at", "", conditions(result))
     table.add_row("speed-up, measured in turns", "1.00x", "-" if best.speed is None else str(best.speed))
     table.add_row("weights", megabytes(baseline.size), megabytes(best.size))
     counts = ", ".join(
@@ -59,7 +61,8 @@ def result_table(result: Result, saved_to: str | None = None) -> RenderableType:
     parts += [
         Text(),
         Text(
-            f"{len(result.trials)} trials in {result.seconds:.1f} s; stopped because {result.stopped_because}"
+            f"{plural(len(result.trials), 'trial')} in {result.seconds:.1f} s; stopped because "
+            f"{result.stopped_because}"
         ),
     ]
     parts += [Text(f"time: {spent(result)}", style="dim")] if result.stages else []
@@ -89,7 +92,3 @@ def _add_verdict(table: Table, verdict: Verdict, what: str) -> None:
         )
     if verdict.certainty:
         table.add_row("  certainty", "", verdict.certainty)
-
-
-def _ms(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f} ms"

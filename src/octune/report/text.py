@@ -6,14 +6,46 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from octune.result import Result
+    from octune.result import Result, Trial
 
-__all__ = ["selection_bias", "in_evaluations", "megabytes", "spent", "story"]
+__all__ = [
+    "conditions",
+    "in_evaluations",
+    "megabytes",
+    "milliseconds",
+    "plural",
+    "selection_bias",
+    "spent",
+    "story",
+]
 
 
 def megabytes(size: int | None) -> str:
     """A size in megabytes."""
     return "-" if size is None else f"{size / 1e6:.1f} MB"
+
+
+def milliseconds(trial: Trial) -> str:
+    """A latency: the median, and what nine of ten calls stay under."""
+    if trial.latency_ms is None:
+        return "-"
+    p90 = "" if trial.spread_ms is None else f" (p90 {trial.spread_ms.p90:.2f})"
+    return f"{trial.latency_ms:.2f} ms{p90}"
+
+
+def conditions(result: Result) -> str:
+    """What latencies belong to: the size of the batch and the number of threads, as far as they are known."""
+    threads = result.threads
+    known = [
+        *([f"batch {result.batch}"] if result.batch is not None else []),
+        *([plural(threads, "thread")] if threads is not None else []),
+    ]
+    return ", ".join(known)
+
+
+def plural(count: int, noun: str) -> str:
+    """1 trial, 2 trials."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def selection_bias(result: Result) -> str:
@@ -65,7 +97,8 @@ def story(result: Result) -> str:
         elif selection_bias(result):
             lines.append(f"  caution   {selection_bias(result)}")
     if best.speed is not None and best.latency_ms is not None:
-        lines.append(f"  latency   {best.latency_ms:.2f} ms, {best.speed} as fast as fp32 ({best.form})")
+        where = f" at {conditions(result)}" if conditions(result) else ""
+        lines.append(f"  latency   {milliseconds(best)}{where}, {best.speed} as fast as fp32 ({best.form})")
     lines.append(f"  size      {megabytes(baseline.size)} -> {megabytes(best.size)}")
     counts = ", ".join(
         f"{count} {dtype}" for dtype, count in sorted(result.plan.counts().items(), reverse=True)
@@ -76,7 +109,7 @@ def story(result: Result) -> str:
     if len(result.kept) > 8:
         lines.append(f"            ... and {len(result.kept) - 8} more")
     lines.append(
-        f"  search    {len(result.trials)} trials in {result.seconds:.1f} s; stopped because "
+        f"  search    {plural(len(result.trials), 'trial')} in {result.seconds:.1f} s; stopped because "
         f"{result.stopped_because}"
     )
     if result.stages:
