@@ -44,6 +44,7 @@ from octune.config.fields import (
 )
 from octune.config.messages import config_error, explain, got, keys_of
 from octune.config.yaml_lines import dump
+from octune.criterion import Criterion
 
 STRATEGIES = ("auto", "basic", "mse", "bayesian", "tpe", "random", "exhaustive")
 APPROACHES = {"post_training_static_quant": "static", "post_training_dynamic_quant": "dynamic"}
@@ -288,7 +289,9 @@ class Quantization(Section):
 
 
 class CriterionSection(Section):
-    """How much of the baseline's score may be lost: relative or absolute, exactly one."""
+    """How much of the baseline's score may be lost: relative or absolute, exactly one. A number alone
+    is relative: ``criterion: 1%``.
+    """
 
     relative: kinds.Loss | None = Field(
         0.01,
@@ -321,6 +324,10 @@ class CriterionSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _exactly_one(cls, data: Any) -> Any:
+        if isinstance(data, int | float | str) and not isinstance(data, bool):
+            return {"relative": data}
+        if isinstance(data, Criterion):
+            return data.to_json()
         if not isinstance(data, Mapping):
             return data
         if data.get("absolute") is not None:
