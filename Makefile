@@ -13,8 +13,7 @@ test: $(VENV)/.all
 	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/mypy
-	$(BIN)/pytest --ignore=tests/end_to_end/test_user_code.py
-	$(BIN)/pytest tests/end_to_end/test_user_code.py  # alone: its alarms and threads must not meet three frameworks in one process
+	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist loadfile
 
 lint: $(VENV)/.all
 	$(BIN)/ruff check src tests benchmarks examples

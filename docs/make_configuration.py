@@ -26,7 +26,7 @@ from octune.config import (
     Tuning,
     Workspace,
 )
-from octune.config.schema import TensorOptions
+from octune.config.limits import TensorOptions
 
 PAGE = Path(__file__).with_name("configuration.md")
 BEGIN, END = "<!-- keys: begin (written by make_configuration.py) -->", "<!-- keys: end -->"

@@ -24,6 +24,14 @@ os.environ.setdefault("OCTUNE_COST_CACHE", "off")
 # Some tests press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Tests run side by side in several processes, each with CPUs of its own, so that the timings of one do not
+# suffer from the others. Frameworks count the CPUs of a process when they are imported, later than this.
+if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
+    worker = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
+    workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    cpus = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cpus[worker::workers] or cpus)
+
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 
 

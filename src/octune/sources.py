@@ -23,7 +23,7 @@ from octune.tasks.glue import plain_name
 
 if TYPE_CHECKING:
     from octune.config import Config
-    from octune.config.schema import DataSource
+    from octune.config.inputs import DataSource
 
 __all__ = ["ArrayBatches", "Materials", "collect", "import_name", "is_reference", "make_metric"]
 

@@ -13,7 +13,7 @@ import pytest
 
 from octune.backends import Settings, backend_for
 from octune.calibration import Ranges, collect
-from octune.config.schema import Quantization
+from octune.config.limits import Quantization
 from octune.cost.table import _kernel
 from octune.errors import PlanError
 from octune.int8 import Int8Weight

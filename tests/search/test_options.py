@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from octune.calibration import Observer, Ranges, TensorStats
-from octune.config.schema import Quantization
+from octune.config.limits import Quantization
 from octune.errors import ConfigError, UnsupportedError
 from octune.plan import Op, Scheme
 from octune.search.options import legal_ops

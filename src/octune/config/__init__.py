@@ -11,22 +11,11 @@ Every key is described in the schema itself: ``print(Config.schema_json())``.
 from __future__ import annotations
 
 from octune.config.dialects import detect_dialect
+from octune.config.inputs import Calibration, DataSource, Evaluation, ModelSource
+from octune.config.limits import OpOptions, Quantization, TensorOptions
 from octune.config.load import load_config, parse_config
 from octune.config.ops import match_ops
-from octune.config.schema import (
-    Calibration,
-    Config,
-    CriterionSection,
-    DataSource,
-    Evaluation,
-    ModelSource,
-    OpOptions,
-    Performance,
-    Quantization,
-    TensorOptions,
-    Tuning,
-    Workspace,
-)
+from octune.config.schema import Config, CriterionSection, Performance, Tuning, Workspace
 
 __all__ = [
     "Calibration",

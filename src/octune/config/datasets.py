@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Any
 
+from octune.config.inputs import DataSource
 from octune.config.messages import Keys, Where, got
-from octune.config.schema import DataSource
 from octune.config.translate import Translation
 
 # LPOT's name of the data set, in lower case -> the task it implies if none is named.

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from octune.config.fields import is_pattern
-from octune.config.schema import OpOptions, TensorOptions
+from octune.config.limits import OpOptions, TensorOptions
 from octune.errors import ConfigError, nearest
 
 

@@ -19,7 +19,7 @@ from octune.plan import Op, RangeMethod, Scheme
 from octune.repair import repairs_of
 
 if TYPE_CHECKING:
-    from octune.config.schema import OpOptions, Quantization, TensorOptions
+    from octune.config.limits import OpOptions, Quantization, TensorOptions
 
 __all__ = ["legal_ops"]
 
