@@ -7,7 +7,12 @@ contradictory.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+import shlex
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,16 +21,15 @@ from typing import Any
 
 from octune import sources
 from octune.backends import Backend, Settings, as_onnx, backend_for
-from octune.checks import criterion_of, with_criterion
 from octune.config import Config, load_config, parse_config
 from octune.cost.latency import Timing
-from octune.criterion import Criterion
+from octune.criterion import Absolute, Criterion, Relative
 from octune.data import Batches, as_batches
 from octune.engine import Journal, Stop, Study
 from octune.engine.events import Listener
 from octune.engine.journal import RANGES
 from octune.engine.stopwatch import Stopwatch
-from octune.errors import ConfigError, DataError, UnsupportedError
+from octune.errors import ConfigError, DataError, UnsupportedError, summary
 from octune.evaluation.agreement import Agreement, AgreementEvaluator
 from octune.evaluation.evaluator import Evaluator, MetricEvaluator
 from octune.evaluation.function import FunctionEvaluator
@@ -55,7 +59,7 @@ class Request:
     evaluate: Callable[..., Any] | None = None
     metric: str | Metric | Callable[..., Any] | None = None
     evaluation: Any = None
-    criterion: Criterion | float | str | Mapping[str, Any] | None = None
+    criterion: Criterion | None = None
     certify: str | None = None
     config: Config | str | Path | dict[str, Any] | None = None
     listener: Listener | None = None
@@ -77,7 +81,7 @@ class Job:
     @classmethod
     def of(cls, request: Request) -> Job:
         """Make a job of a request; arguments win over the configuration."""
-        config = with_criterion(_config(request.config), request.criterion)
+        config = _config(request.config)
         _refuse_unimplemented(config)
         materials = sources.collect(
             config,
@@ -138,7 +142,7 @@ class Job:
             )
         for note in notes:
             log.warning("%s", note)
-        criterion = criterion_of(request.criterion, config, evaluator)
+        criterion = request.criterion or _criterion(config, evaluator)
         evaluated = None if evaluation_batches is None else _first(backend, evaluation_batches)
         calibrated = None if calibration_batches is None else _first(backend, calibration_batches)
         samples = (0,) if calibrated is None else config.calibration.samples
@@ -160,7 +164,9 @@ class Job:
         study = Study(
             backend, evaluator, criterion, journal, stop, request.listener or Listener(), stopwatch, certifier
         )
-        return cls(config, study, calibration_batches, samples, folder / RANGES if folder else None, notes)
+        job = cls(config, study, calibration_batches, samples, folder / RANGES if folder else None, notes)
+        journal.append("run", job._stamp())
+        return job
 
     def strategy(self, space: Space) -> Strategy:
         """The strategy that the configuration names, over this space."""
@@ -172,12 +178,33 @@ class Job:
         """Machine and versions, to stamp results with."""
         return {"machine": probe_machine().to_json(), **self.study.backend.environment()}
 
+    def _stamp(self) -> dict[str, Any]:
+        """What it takes to run this again, and to see whether it still runs; of every process that has worked
+        on it.
+        """
+        from octune import __version__
+
+        return {
+            "at": time.time(),
+            "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            "folder": os.getcwd(),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "octune": __version__,
+            "config": self.config.model_dump(mode="json", exclude_defaults=True),
+            "environment": self.environment,
+        }
+
     def __enter__(self) -> Job:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None:
+            self.study.journal.append(
+                "failed", {"at": time.time(), "error": f"{type(error).__name__}: {summary(error)}"}
+            )
         self.study.journal.close()
         self.study.backend.close()
         self.study.listener.close()
@@ -308,6 +335,14 @@ def _first(backend: Backend, batches: Batches) -> Any:
     if inputs is None:
         raise DataError("The first item of the data holds no batch at all: the file that it names is empty.")
     return inputs
+
+
+def _criterion(config: Config, evaluator: Evaluator) -> Criterion:
+    chosen = config.criterion
+    higher = evaluator.higher_is_better if chosen.higher_is_better is None else chosen.higher_is_better
+    if chosen.absolute is not None:
+        return Absolute(chosen.absolute, higher, chosen.confidence)
+    return Relative(chosen.relative if chosen.relative is not None else 0.01, higher, chosen.confidence)
 
 
 def _as_onnx(materials: Materials, config: Config, settings: Settings) -> tuple[Any, Settings]:

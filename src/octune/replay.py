@@ -9,12 +9,14 @@ ended. What it cannot return is the model: that is in the folder where it was sa
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 from octune.criterion import Criterion, Verdict
 from octune.engine.journal import Journal
 from octune.errors import WorkspaceError
+from octune.evidence import Evidence
 from octune.plan import Op
 from octune.result import Result, Trial, fp32_beside
 from octune.score import Score
@@ -26,8 +28,12 @@ UNFINISHED = "the run has not ended: go on with 'octune resume', or with workspa
 
 def replay(workspace: str | Path) -> Result:
     """What the run in this workspace has found so far. Nothing is run, and nothing is written."""
-    folder = Path(workspace)
-    journal = Journal.read(folder)
+    return retold(Evidence.read(workspace))
+
+
+def retold(evidence: Evidence) -> Result:
+    """What the run that left this evidence has found so far."""
+    journal, folder = evidence.journal, evidence.journal.folder
     start, recorded = journal.last("start"), journal.last("baseline")
     if start is None or recorded is None:
         raise WorkspaceError(
@@ -48,6 +54,7 @@ def replay(workspace: str | Path) -> Result:
         passing = [trial for trial in trials if trial.passed]
         best = max(passing, key=lambda trial: trial.speedup or 0.0, default=baseline)
         spent = sum(trial.seconds for trial in (baseline, *trials))
+        failed = journal.ended_by_error
         return Result(
             bool(passing),
             None,
@@ -55,10 +62,11 @@ def replay(workspace: str | Path) -> Result:
             baseline,
             best,
             trials,
-            UNFINISHED,
+            UNFINISHED if failed is None else f"the run failed: {failed}",
             criterion,
             seconds=spent,
             workspace=folder,
+            evidence=evidence,
         )
     winner = next((trial for trial in trials if trial.key == ended["best"]), None)
     baseline = fp32_beside(baseline, [*trials, *([winner] if winner is not None else [])])
@@ -81,12 +89,14 @@ def replay(workspace: str | Path) -> Result:
         workspace=folder,
         certified=_certified(journal, criterion, best),
         batch=ended.get("batch"),
+        evidence=evidence,
     )
 
 
 def record(result: Result) -> dict[str, Any]:
     """What a journal keeps of the end of a run, besides the trials that it has already."""
     return {
+        "at": time.time(),
         "met": result.met,
         "best": result.best.key,
         "batch": result.batch,

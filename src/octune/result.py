@@ -20,6 +20,7 @@ from octune.score import Score
 
 if TYPE_CHECKING:
     from octune.backends.base import Writer
+    from octune.evidence import Evidence
 
 __all__ = ["Result", "Saving", "Trial", "fp32_beside"]
 
@@ -181,6 +182,7 @@ class Result:
     certified: Verdict | None = None
     batch: int | None = None
     saving: Saving | None = field(default=None, repr=False, compare=False)
+    evidence: Evidence | None = field(default=None, repr=False, compare=False)  # all that was recorded
 
     @property
     def front(self) -> tuple[Trial, ...]:
@@ -220,6 +222,12 @@ class Result:
         from octune.artifact import save
 
         return save(self, Path(folder), overwrite=overwrite)
+
+    def report(self, path: str | Path = "report.html") -> Path:
+        """Write one HTML file that tells the whole story, with pictures; it needs no network to be read."""
+        from octune.report.html import write_report
+
+        return write_report(self, Path(path))
 
     def __str__(self) -> str:
         from octune.report.text import story

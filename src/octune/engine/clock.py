@@ -1,6 +1,6 @@
 """Where the time of a run goes, stage by stage.
 
-clock.enter("calibration", "observing activations")     # announces it, and ends the stage before
+clock.enter("calibration", "observing activations")     # announces and records it, and ends the one before
 with clock.within("timing"):                            # books what happens here under another name
     ...
 clock.seconds                                           # {"baseline": 8.2, "calibration": 1.1, ...}
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from octune.engine.events import Listener
+from octune.engine.journal import Journal
 
 __all__ = ["Clock"]
 
@@ -20,14 +21,15 @@ __all__ = ["Clock"]
 class Clock:
     """Books every second under one stage."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, journal: Journal) -> None:
         self.seconds: dict[str, float] = {}
-        self._listener = listener
+        self._listener, self._journal = listener, journal
         self._entered: tuple[str, float] | None = None
 
     def enter(self, stage: str, detail: str) -> None:
         """A stage begins, and the one before it ends."""
         self._switch(stage)
+        self._journal.append("stage", {"name": stage, "detail": detail, "at": time.time()})
         self._listener.stage(stage, detail)
 
     @contextmanager

@@ -174,6 +174,16 @@ class Journal:
         found = self.records(event)
         return found[-1] if found else None
 
+    @property
+    def ended_by_error(self) -> str | None:
+        """What the last process that worked on this run failed with, if it did."""
+        ends = self.sequence("run", "failed")
+        return ends[-1][1]["error"] if ends and ends[-1][0] == "failed" else None
+
+    def sequence(self, *events: str) -> list[tuple[str, dict[str, Any]]]:
+        """All records of several kinds, in the order they were made."""
+        return [(name, data) for name, data in self._records if name in events]
+
     def close(self) -> None:
         """Release the workspace."""
         for file in (self._file, self._lock):

@@ -61,7 +61,7 @@ class Study:
     pairing: Pairing = field(default_factory=Pairing)
 
     def __post_init__(self) -> None:
-        self.clock = Clock(self.listener)
+        self.clock = Clock(self.listener, self.journal)
 
     # -- stages ----------------------------------------------------------------------------------------------
 
@@ -212,6 +212,16 @@ class Study:
         if batches is not None:
             return list(islice(self._samples(batches, samples), samples))
         return [] if self.stopwatch.example is None else [self.stopwatch.example]
+
+    def ops(self, ops: Sequence[Op], ranges: Ranges) -> None:
+        """Note which ops there are to choose schemes for."""
+        self.journal.once(
+            "ops",
+            {"samples": ranges.samples},
+            lambda: [
+                {"name": op.name, "kind": op.kind, "parameters": op.parameters, "note": op.note} for op in ops
+            ],
+        )
 
     def plan_probe(self, ranges: Ranges, batches: Batches | None) -> PlanProbe | None:
         """Measures the label-free harm of whole plans; None without anything to run."""

@@ -19,7 +19,7 @@ __all__ = ["examine", "show"]
 
 PACKAGES = {
     "torch": "torch", "transformers": "torch", "tensorflow-cpu": "tensorflow", "onnx": "onnx",
-    "onnxruntime": "onnx", "openvino": "onnx", "ray": "ray", "plotly": "report", "jinja2": "report",
+    "onnxruntime": "onnx", "openvino": "onnx", "ray": "ray", "jinja2": "report",
 }  # fmt: skip
 
 

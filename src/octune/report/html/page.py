@@ -1,0 +1,134 @@
+"""The page: all views and pictures in a template."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from octune.errors import MissingDependency, OctuneError, WorkspaceError
+from octune.evidence import Evidence
+from octune.report.html import formats
+from octune.report.html.facts import Facts
+from octune.report.html.svg import NARROW, WIDE
+from octune.report.html.svg.front import front_picture
+from octune.report.html.svg.timeline import timeline_picture
+from octune.report.html.views.comparison import comparison_view
+from octune.report.html.views.front import front_view, trial_rows
+from octune.report.html.views.ops import op_rows
+from octune.report.html.views.reproduce import reproduce_view
+from octune.report.html.views.timeline import timeline_view
+from octune.report.html.views.verdict import verdict_view
+from octune.result import Result
+
+if TYPE_CHECKING:
+    import jinja2
+
+__all__ = ["content", "gather", "render", "write_report"]
+
+TEMPLATES = Path(__file__).parent / "templates"
+View = TypeVar("View")
+
+
+def gather(source: Result | str | Path) -> Facts:
+    """The facts of a result, or of the run in a workspace."""
+    if not isinstance(source, Result):
+        return Facts.of(Evidence.read(source))
+    if source.evidence is None:
+        raise WorkspaceError(
+            "This result was not made by a run of this version, so it has nothing to report."
+        )
+    return Facts.of(source.evidence, source)
+
+
+def write_report(source: Result | str | Path, path: Path) -> Path:
+    """Write the report of a result, or of the run in a workspace; the file appears complete or not at all."""
+    page = render(gather(source))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}-", delete=False
+        ) as file:
+            file.write(page)
+        os.chmod(file.name, 0o644)
+        os.replace(file.name, path)
+    except OSError as error:
+        raise OctuneError(
+            f"The report could not be written to {path}: {error}. Choose another file."
+        ) from error
+    return path
+
+
+def render(facts: Facts, *, watch: bool = False) -> str:
+    """The whole file. With ``watch`` it asks the server that it came from for news."""
+    templates = _templates()
+    return templates.get_template("page.html.j2").render(
+        title=_title(facts),
+        content=content(facts),
+        style=(TEMPLATES / "style.css").read_text(),
+        script=(TEMPLATES / "script.js").read_text(),
+        watch=watch,
+    )
+
+
+def content(facts: Facts) -> str:
+    """What changes while a run goes on: everything between header and footer."""
+    return (
+        _templates()
+        .get_template("content.html.j2")
+        .render(
+            title=_title(facts),
+            state=facts.state,
+            verdict=verdict_view(facts),
+            comparison=comparison_view(facts),
+            front=_drawn(front_picture, front_view(facts)),
+            trials=trial_rows(facts),
+            ops=sorted(op_rows(facts), key=lambda row: -row.worst),
+            shown=None if facts.shown is None else facts.number(facts.shown),
+            timeline=_drawn(timeline_picture, timeline_view(facts)),
+            reproduce=reproduce_view(facts),
+            notes=() if facts.result is None else facts.result.notes,
+            f=formats,
+        )
+    )
+
+
+def _drawn(draw: Callable[[View, float], str], view: View | None) -> str | None:
+    """A picture for the desk and one for the phone: the page shows the one that fits."""
+    if view is None:
+        return None
+    return "".join(
+        f'<div class="{name}">{draw(view, width)}</div>'
+        for name, width in (("wide", WIDE), ("narrow", NARROW))
+    )
+
+
+def _title(facts: Facts) -> str:
+    model = facts.run.get("config", {}).get("model", {}).get("path", "")
+    folder = facts.journal.folder
+    return Path(model).name if model else folder.resolve().name if folder is not None else "tuning run"
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    try:
+        import jinja2
+    except ImportError as error:
+        raise MissingDependency("jinja2", "report", "Writing an HTML report") from error
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["exact"] = _exact
+    return environment
+
+
+def _exact(value: Any) -> str:
+    """A number to sort by; unknown ones come last in either direction."""
+    return "" if value is None else repr(value) if isinstance(value, float) else str(value)

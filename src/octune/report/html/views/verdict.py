@@ -1,0 +1,159 @@
+"""The verdict: what came of the run in one sentence, how sure that is, and the four numbers that matter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octune.criterion import DEFAULT_LEVEL, Verdict
+from octune.report.html import formats
+from octune.report.html.facts import Facts
+from octune.report.text import megabytes, selection_bias
+from octune.result import Result
+
+__all__ = ["Tile", "VerdictView", "verdict_view"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One large number."""
+
+    label: str
+    value: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictView:
+    """``tone`` is good, bad or open; it is never told by colour alone: ``badge`` says it in words."""
+
+    tone: str
+    badge: str
+    headline: str
+    sentences: tuple[str, ...]
+    tiles: tuple[Tile, ...]
+
+
+def verdict_view(facts: Facts) -> VerdictView:
+    """The top of the page."""
+    tone, badge = {
+        "met": ("good", "criterion met"),
+        "not met": ("bad", "criterion not met"),
+        "running": ("open", "running"),
+        "stopped": ("open", "not finished"),
+        "failed": ("bad", "failed"),
+    }[facts.state]
+    result = facts.result
+    sentences = () if result is None else tuple(_sentences(facts, result))
+    return VerdictView(tone, badge, _headline(facts), sentences, () if result is None else _tiles(result))
+
+
+def _headline(facts: Facts) -> str:
+    result = facts.result
+    if facts.state == "failed":
+        return f"The run failed: {facts.journal.ended_by_error}"
+    if facts.state in ("running", "stopped"):
+        stage = facts.journal.last("stage")
+        doing = "" if stage is None else f": {stage['detail']}"
+        if facts.state == "running":
+            return f"The run is under way{doing}."
+        return f"The run stopped before its end{doing}. Go on with: octune resume {facts.journal.folder}"
+    assert result is not None  # a run that has ended has one
+    if result.best.form == "fp32":
+        return f"The fp32 model is handed back: {result.stopped_because}."
+    if not result.met:
+        return f"The closest int8 model is handed over: {result.stopped_because}."
+    speed = result.best.speedup
+    fast = "" if speed is None else f" and runs {formats.times(speed)} as fast"
+    return f"The int8 model keeps its score{fast}."
+
+
+def _sentences(facts: Facts, result: Result) -> list[str]:
+    metric, baseline, trial = facts.metric, result.baseline, facts.shown
+    if baseline.score is None:
+        return []
+    if trial is None or trial.score is None or trial.verdict is None:
+        return [f"fp32: {metric} {baseline.score}. Asked for: {result.criterion}."]
+    verdict = trial.verdict
+    name = (
+        f"Trial {facts.number(trial)}: "
+        if result.best.form == "fp32"
+        else ""
+        if facts.ended
+        else "Best so far: "
+    )
+    change = "loss" if verdict.drop > 0 else "gain"
+    by = "no change" if verdict.drop == 0 else f"a {change} of {formats.score(abs(verdict.drop))}"
+    said = [
+        f"{name}{metric} {formats.score(trial.score.value)} against {formats.score(baseline.score.value)} in "
+        f"fp32, {by}; a loss of {formats.score(verdict.allowed)} is allowed ({result.criterion})."
+    ]
+    said += certainty(verdict)
+    if result.best.form == "fp32" and trial.speed is not None:
+        said.append(f"It runs {trial.speed} as fast as fp32.")
+    if result.certified is not None:
+        held = result.certified
+        said.append(
+            f"On data that the search never saw: {held.outcome}, loss {formats.signed(held.drop)} of "
+            f"{formats.score(held.allowed)} allowed."
+        )
+    elif bias := selection_bias(result):
+        said.append(f"{bias[0].upper()}{bias[1:]}.")
+    return said
+
+
+def certainty(verdict: Verdict) -> list[str]:
+    """How sure a verdict is: its interval, the answers that flipped, and how many items would decide."""
+    said = []
+    if verdict.low is not None and verdict.high is not None:
+        level = formats.percent(verdict.confidence or DEFAULT_LEVEL)
+        text = (
+            f"With {level} confidence the true loss is between {formats.signed(verdict.low)} and "
+            f"{formats.signed(verdict.high)}"
+        )
+        if verdict.undecidable:
+            text += f", so {formats.count(verdict.n or 0)} items cannot tell a pass from a fail"
+            text += "" if verdict.needed is None else f"; about {formats.count(verdict.needed)} would decide"
+        elif verdict.stopped is None:
+            text += ": the outcome is not luck"
+        said.append(f"{text}.")
+    elif verdict.stopped is None:
+        said.append(
+            "There is one number for the whole data, not one per item, so how sure it is cannot be told."
+        )
+    if verdict.stopped is not None:
+        said.append(f"{verdict.stopped[0].upper()}{verdict.stopped[1:]}.")
+    if verdict.lost is not None and verdict.gained is not None:
+        said.append(
+            f"{formats.plural(verdict.lost, 'answer')} got worse and {formats.count(verdict.gained)} got "
+            f"better, of {formats.count(verdict.n or 0)}."
+        )
+    return said
+
+
+def _tiles(result: Result) -> tuple[Tile, ...]:
+    best, baseline = result.best, result.baseline
+    if best.form == "fp32" or best.score is None or baseline.score is None:
+        return ()
+    drop = "" if best.verdict is None else f"{formats.signed(-best.verdict.drop)} against fp32"
+    tiles = [Tile("score", formats.score(best.score.value), drop)]
+    if best.speed is not None:
+        speed = best.speed
+        tiles.append(
+            Tile("speed", formats.times(speed.ratio), f"{speed.low:.2f} to {speed.high:.2f}, in turns")
+        )
+    if best.size is not None and baseline.size:
+        tiles.append(
+            Tile(
+                "weights",
+                megabytes(best.size),
+                f"{best.size / baseline.size:.0%} of {megabytes(baseline.size)}",
+            )
+        )
+    counts = result.plan.counts()
+    tiles.append(Tile("int8 ops", f"{counts.get('int8', 0)} of {len(result.plan)}", _rest(counts)))
+    return tuple(tiles)
+
+
+def _rest(counts: dict[str, int]) -> str:
+    rest = [f"{number} {dtype}" for dtype, number in sorted(counts.items()) if dtype != "int8"]
+    return ", ".join(rest) or "every op"

@@ -1,0 +1,120 @@
+"""The HTML report says what the journal says, at whatever point a run was cut."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import octune
+from octune.cli import app
+from octune.errors import OctuneError, WorkspaceError
+from octune.report.html import formats, render, write_report
+from octune.report.html.page import gather
+from tests.digits import config, digits
+
+
+def text(page: str) -> str:
+    """What a reader sees of a page, in one line."""
+    body = re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.S)
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", body)).split())
+
+
+def test_numbers_are_those_of_the_journal(finished: octune.Result) -> None:
+    assert finished.workspace is not None
+    page = render(gather(finished.workspace))
+    records = [json.loads(line) for line in (finished.workspace / "journal.jsonl").read_text().splitlines()]
+    seen = text(page)
+    baseline = next(r for r in records if r["event"] == "baseline")["answer"]["trial"]
+    assert formats.score(baseline["score"]["value"]) in seen
+    for record in (r for r in records if r["event"] == "trial"):
+        trial = record["answer"]
+        assert f'data-v="{trial["score"]["value"]!r}">{formats.score(trial["score"]["value"])}<' in page
+        assert f'data-v="{trial["latency_ms"]!r}">{formats.ms(trial["latency_ms"])}<' in page
+    plain: dict[str, list[float]] = {}
+    for op, scheme, harm in next(r for r in records if r["event"] == "harm")["answer"]:
+        if scheme["dtype"] == "int8" and "repairs" not in scheme:
+            plain.setdefault(op, []).append(harm)
+    assert set(plain) == {"0", "2", "4"}
+    for harms in plain.values():
+        assert f'data-v="{min(harms)!r}">{formats.harm(min(harms))}<' in page
+    for op, scheme, ms in next(r for r in records if r["event"] == "cost")["answer"]:
+        if scheme["dtype"] == "fp32":
+            assert f'data-v="{ms!r}">{ms:.3f}<' in page, op
+    start = records[0]
+    assert start["model"] in seen
+    assert str(start["seed"]) in seen
+
+
+def test_the_result_and_its_workspace_give_the_same_report(finished: octune.Result, tmp_path: Path) -> None:
+    assert finished.workspace is not None
+    from_memory = finished.report(tmp_path / "a" / "memory.html").read_text()
+    shown = CliRunner().invoke(
+        app, ["report", str(finished.workspace), "--output", str(tmp_path / "disk.html")]
+    )
+    assert shown.exit_code == 0, shown.output
+    assert (tmp_path / "disk.html").read_text() == from_memory
+
+
+def test_it_needs_no_network_and_hides_nothing_from_the_reader(finished: octune.Result) -> None:
+    page = render(gather(finished))
+    assert not re.search(r"""(src|href|url)\s*[=(]\s*["']?(https?:)?//""", page)
+    seen = text(page)
+    assert str(finished.criterion) in seen
+    assert finished.baseline.score is not None
+    assert str(finished.baseline.score) in seen
+
+
+def test_without_a_workspace(tmp_path: Path) -> None:
+    data = digits()
+    result = octune.tune(data.model(), calibration=data.batches(), evaluate=data.accuracy, config=config())
+    seen = text(result.report(tmp_path / "report.html").read_text())
+    assert "how sure it is cannot be told" in seen
+
+
+def test_a_run_that_was_cut_anywhere(finished: octune.Result, tmp_path: Path) -> None:
+    assert finished.workspace is not None
+    lines = (finished.workspace / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    events = [json.loads(line)["event"] for line in lines]
+    for kept in range(1, len(lines)):
+        (tmp_path / "journal.jsonl").write_bytes(b"".join(lines[:kept]) + lines[kept][:7])
+        facts = gather(tmp_path)
+        # The process that wrote it is this one, which is alive.
+        assert facts.state == ("running" if "run" in events[:kept] else "stopped")
+        seen = text(render(facts))
+        assert "under way" in seen or "stopped before its end" in seen
+        assert (facts.result is not None) == ("baseline" in events[:kept])
+
+
+def test_a_run_that_failed_says_why(tmp_path: Path) -> None:
+    def broken(model: object) -> float:
+        raise ValueError("the disk with the labels is gone <b>")
+
+    data = digits()
+    with pytest.raises(OctuneError):
+        octune.tune(
+            data.model(),
+            calibration=data.batches(),
+            evaluate=broken,
+            config={**config(), "workspace": {"path": str(tmp_path)}},
+        )
+    page = render(gather(tmp_path))
+    assert "The run failed" in text(page)
+    assert "the disk with the labels is gone <b>" in text(page)
+    assert "gone <b>" not in page, "escaped"
+
+
+def test_what_cannot_be_reported_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WorkspaceError, match=r"has no journal\.jsonl"):
+        write_report(tmp_path, tmp_path / "report.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_written(finished: octune.Result, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OctuneError, match="could not be written"):
+        finished.report(tmp_path / "file" / "report.html")
