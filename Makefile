@@ -1,5 +1,6 @@
-# Two commands: `make demo` runs the main job, `make test` checks everything. Both need Python 3.11 and a network to PyPI.
-PYTHON ?= python3.11
+# Two commands: `make demo` runs the main job, `make test` checks everything. Both need Python 3.11, 3.12 or 3.13 and a network to PyPI.
+# The first that runs: a version manager may have a stand-in on the path for one that is not in use.
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.13; do $$python -c "" 2>/dev/null && echo $$python && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 
@@ -26,6 +27,7 @@ bench: $(VENV)/.all
 
 # torch comes first and by its exact version: asked for by another package, pip would take a build with gigabytes of CUDA.
 $(VENV)/.torch: pyproject.toml
+	test -x $(BIN)/python || test -n "$(PYTHON)" || { echo "needs Python 3.11, 3.12 or 3.13: make PYTHON=..."; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch]'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from octune.criterion import Absolute, Criterion, Relative, Verdict
+from octune.config import parse_config
+from octune.criterion import BELOW_ONE, Absolute, Criterion, Relative, Verdict
 from octune.errors import ConfigError
 from octune.evaluation.metrics import get_metric
 from octune.score import Score
@@ -80,6 +82,22 @@ def test_the_baseline_meets_any_criterion_that_demands_no_gain(tolerance: float,
 def test_a_tolerance_is_a_finite_number(tolerance: object) -> None:
     with pytest.raises(ConfigError, match="must be a finite number"):
         Relative(tolerance)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tolerance", [1, 1.0, 2.0, 100])
+def test_a_relative_loss_of_everything_is_refused_as_in_a_file(tolerance: float) -> None:
+    wanted = re.escape(BELOW_ONE)
+    with pytest.raises(ConfigError, match=wanted) as caught:
+        Relative(tolerance)
+    assert f"Did you mean Relative({tolerance / 100:g})?" in str(caught.value)
+    with pytest.raises(ConfigError, match=wanted):
+        parse_config({"criterion": {"relative": tolerance}})
+    assert Absolute(tolerance).tolerance == tolerance
+
+
+@pytest.mark.parametrize("written", [0.02, "2%", {"relative": "2%"}, {"relative": 0.02}, Relative(0.02)])
+def test_a_file_takes_a_criterion_in_any_form(written: object) -> None:
+    assert parse_config({"criterion": written}).criterion.relative == 0.02
 
 
 def test_criteria_say_what_they_mean() -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from octune.backends.base import Backend
     from octune.result import Result, Saving
 
-__all__ = ["load", "manifest", "save"]
+__all__ = ["MANIFEST", "load", "manifest", "save"]
 
 log = logging.getLogger("octune")
 MANIFEST = "octune.json"

@@ -28,6 +28,8 @@ Outcome = Literal["pass", "fail", "undecidable"]
 Floats = npt.NDArray[np.float64]
 Numbers = TypeVar("Numbers", float, Floats)
 DEFAULT_LEVEL = 0.95
+# A relative loss of 1 or more would accept any model.
+BELOW_ONE = "a share of the baseline's score below 1 (0.01 or '1%' lets the score drop by one percent)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +252,14 @@ class Criterion(ABC):
 
 class Relative(Criterion):
     """At most this share of the baseline may be lost: ``Relative(0.01)`` is 1 %."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tolerance >= 1:
+            raise ConfigError(
+                f"The tolerance of Relative must be {BELOW_ONE}. Got {self.tolerance!r} instead. Did you "
+                f"mean Relative({self.tolerance / 100:g})?"
+            )
 
     def allowed(self, baseline: float) -> float:
         return self.tolerance * abs(baseline)

@@ -12,7 +12,7 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,9 +21,10 @@ from typing import Any
 
 from octune import sources
 from octune.backends import Backend, Settings, as_onnx, backend_for
+from octune.checks import criterion_of, with_criterion
 from octune.config import Config, load_config, parse_config
 from octune.cost.latency import Timing
-from octune.criterion import Absolute, Criterion, Relative
+from octune.criterion import Criterion
 from octune.data import Batches, as_batches
 from octune.engine import Journal, Stop, Study
 from octune.engine.events import Listener
@@ -59,7 +60,7 @@ class Request:
     evaluate: Callable[..., Any] | None = None
     metric: str | Metric | Callable[..., Any] | None = None
     evaluation: Any = None
-    criterion: Criterion | None = None
+    criterion: Criterion | float | str | Mapping[str, Any] | None = None
     certify: str | None = None
     config: Config | str | Path | dict[str, Any] | None = None
     listener: Listener | None = None
@@ -81,7 +82,7 @@ class Job:
     @classmethod
     def of(cls, request: Request) -> Job:
         """Make a job of a request; arguments win over the configuration."""
-        config = _config(request.config)
+        config = with_criterion(_config(request.config), request.criterion)
         _refuse_unimplemented(config)
         materials = sources.collect(
             config,
@@ -142,7 +143,7 @@ class Job:
             )
         for note in notes:
             log.warning("%s", note)
-        criterion = request.criterion or _criterion(config, evaluator)
+        criterion = criterion_of(request.criterion, config, evaluator)
         evaluated = None if evaluation_batches is None else _first(backend, evaluation_batches)
         calibrated = None if calibration_batches is None else _first(backend, calibration_batches)
         samples = (0,) if calibrated is None else config.calibration.samples
@@ -335,14 +336,6 @@ def _first(backend: Backend, batches: Batches) -> Any:
     if inputs is None:
         raise DataError("The first item of the data holds no batch at all: the file that it names is empty.")
     return inputs
-
-
-def _criterion(config: Config, evaluator: Evaluator) -> Criterion:
-    chosen = config.criterion
-    higher = evaluator.higher_is_better if chosen.higher_is_better is None else chosen.higher_is_better
-    if chosen.absolute is not None:
-        return Absolute(chosen.absolute, higher, chosen.confidence)
-    return Relative(chosen.relative if chosen.relative is not None else 0.01, higher, chosen.confidence)
 
 
 def _as_onnx(materials: Materials, config: Config, settings: Settings) -> tuple[Any, Settings]:

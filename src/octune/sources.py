@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from octune.config import Config
     from octune.config.inputs import DataSource
 
-__all__ = ["ArrayBatches", "Materials", "collect", "import_name", "make_metric"]
+__all__ = ["ArrayBatches", "Materials", "collect", "import_name", "is_reference", "make_metric"]
 
 
 @dataclass
@@ -70,7 +70,7 @@ def collect(
 
 def open_model(source: str, framework: str | None) -> Any:
     """A model by folder, file, hub name, or ``package.module:factory``."""
-    if _is_reference(source):
+    if is_reference(source):
         made = import_name(source, "model.path")
         return made() if callable(made) else made
     suffix = Path(source).suffix
@@ -102,7 +102,8 @@ def make_metric(metric: str | MetricFunction | Metric, options: Mapping[str, Any
     return glue_metric(options["task"])
 
 
-def _is_reference(source: str) -> bool:
+def is_reference(source: str) -> bool:
+    """Whether this is ``package.module:name``, and not a path."""
     module, colon, name = source.partition(":")
     return (
         bool(colon)
@@ -156,7 +157,7 @@ def _data(
 
 
 def _tokenizer_folder(model_source: str | None, role: str) -> str:
-    if model_source is None or _is_reference(model_source) or Path(model_source).suffix == ".onnx":
+    if model_source is None or is_reference(model_source) or Path(model_source).suffix == ".onnx":
         raise UnsupportedError(
             f"{role}.data names a task, which needs a tokenizer: model.path must be a Hugging Face folder, "
             f"or {role}.data.tokenizer name one. Or give {role}.data as a factory."

@@ -8,7 +8,7 @@ result.save("model-int8")
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ def tune(
     evaluate: Callable[..., Any] | None = None,
     metric: str | Metric | Callable[..., Any] | None = None,
     evaluation: Any = None,
-    criterion: Criterion | None = None,
+    criterion: Criterion | float | str | Mapping[str, Any] | None = None,
     certify: str | None = None,
     config: Config | str | Path | dict[str, Any] | None = None,
     listener: Listener | None = None,
@@ -52,9 +52,11 @@ def tune(
     ``(inputs, label)``; with neither, by how far it agrees with fp32. ``calibration`` batches show what the
     activations look like; without them only dynamic schemes are used. A function that returns one number per
     item is compared with fp32 item by item; one that also takes ``subset`` (``evaluate(model, subset=None)``,
-    numbers of items) is asked for no more items than it takes to see that a plan fails. ``certify="holdout"``
-    keeps 30 % of the evaluation data out of the search, for the final word. ``config`` is a :class:`Config`,
-    a YAML file or a dict, and may name model, data and metric itself. The model you bring is not changed.
+    numbers of items) is asked for no more items than it takes to see that a plan fails. ``criterion`` is what
+    may be lost: ``0.01`` or ``"1%"`` of fp32's score, ``{"absolute": 2}`` in the metric's own unit, or a
+    :class:`Relative` or :class:`Absolute`. ``certify="holdout"`` keeps 30 % of the evaluation data out of the
+    search, for the final word. ``config`` is a :class:`Config`, a YAML file or a dict, and may name model,
+    data and metric itself. The model you bring is not changed.
     There is always a :class:`Result`; a set-up that cannot work raises.
     """
     request = Request(model, calibration, evaluate, metric, evaluation, criterion, certify, config, listener)

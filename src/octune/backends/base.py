@@ -32,6 +32,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from octune.backends.opened import Opened, Source
 from octune.calibration import Ranges
 from octune.errors import UnsupportedError
 from octune.int8 import Limit
@@ -277,6 +278,18 @@ class Backend(ABC):
     @abstractmethod
     def open(cls, source: str) -> Any:
         """The model that a configuration file names: a folder, a file or a hub name of this framework."""
+
+    @classmethod
+    def opened(cls, model: Any, source: Source) -> Opened:
+        """A model of this framework to be run and nothing else, fp32 or quantized by anyone: what
+        :meth:`accepts` accepts, what :meth:`open` opens, and what :meth:`load` loads.
+        """
+        raise UnsupportedError(f"Models of {cls.name} cannot be opened to be run.")
+
+    @classmethod
+    def runs(cls, model: object) -> bool:
+        """Whether :meth:`opened` takes this object. Must not import anything heavy."""
+        return cls.accepts(model)
 
     @classmethod
     def to_onnx(cls, model: Any, settings: Settings, batch: Any) -> tuple[Any, Settings]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -13,7 +14,7 @@ from octune.backends.base import Backend, Settings
 from octune.errors import MissingDependency, ModelError, UnsupportedError
 from octune.machine import probe_machine
 
-__all__ = ["as_onnx", "backend_for", "backend_named", "installed"]
+__all__ = ["as_onnx", "backend_for", "backend_named", "imported", "installed"]
 
 # name -> (module to look for in sys.modules, module and class of the backend, extra)
 _BACKENDS = {
@@ -62,10 +63,15 @@ def as_onnx(model: object, settings: Settings, batch: Any) -> tuple[Any, Setting
     return _backend_of(model).to_onnx(model, settings, batch)
 
 
+def imported() -> Iterator[type[Backend]]:
+    """The backends whose frameworks this process has imported already: those that an object can be of."""
+    return (backend_named(name) for name, (package, *_) in _BACKENDS.items() if package in sys.modules)
+
+
 def _backend_of(model: object) -> type[Backend]:
-    for name, (package, *_) in _BACKENDS.items():
-        if package in sys.modules and backend_named(name).accepts(model):
-            return backend_named(name)
+    for backend in imported():
+        if backend.accepts(model):
+            return backend
     raise ModelError(
         f"The model is a {type(model).__module__}.{type(model).__qualname__}, which no backend knows. "
         f"Expected one of: {', '.join(_BACKENDS)} (for PyTorch: a torch.nn.Module, for ONNX: an .onnx path "

@@ -20,7 +20,7 @@ __all__ = ["app", "main"]
 app = typer.Typer(
     help="Turn a trained fp32 model into the fastest int8 model that keeps its accuracy.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
 )
 

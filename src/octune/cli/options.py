@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from octune.cli.completion import tasks
 from octune.config import Config
 from octune.errors import ConfigError
 
@@ -20,7 +21,10 @@ Conf = Annotated[
 ]
 Task = Annotated[
     str | None,
-    typer.Option(help="A known task, such as cola or squad, instead of a file or of the file's data."),
+    typer.Option(
+        help="A known task, such as cola or squad, instead of a file or of the file's data.",
+        autocompletion=tasks,
+    ),
 ]
 Model = Annotated[str | None, typer.Option(help="The model: as model.path in a file.")]
 Data = Annotated[Path | None, typer.Option(help="The folder of the task's files, or the one that holds it.")]

@@ -23,6 +23,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from octune.criterion import BELOW_ONE
 from octune.errors import alike
 
 REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -110,9 +111,7 @@ def loss(value: Any) -> float:
     found = share(value)
     if found >= 1:
         hint = "" if isinstance(value, str) and "%" in value else f"Did you mean {found:g}%?"
-        raise expected(
-            "a share of the baseline's score below 1 (0.01 or '1%' lets the score drop by one percent)", hint
-        )
+        raise expected(BELOW_ONE, hint)
     return found
 
 

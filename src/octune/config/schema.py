@@ -38,12 +38,15 @@ from octune.config.limits import Quantization
 from octune.config.messages import config_error, explain, keys_of
 from octune.config.section import Section, word
 from octune.config.yaml_lines import dump
+from octune.criterion import Criterion
 
 STRATEGIES = ("auto", "basic", "mse", "bayesian", "tpe", "random", "exhaustive")
 
 
 class CriterionSection(Section):
-    """How much of the baseline's score may be lost: relative or absolute, exactly one."""
+    """How much of the baseline's score may be lost: relative or absolute, exactly one. A number alone
+    is relative: ``criterion: 1%``.
+    """
 
     relative: kinds.Loss | None = Field(
         0.01,
@@ -76,6 +79,10 @@ class CriterionSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _exactly_one(cls, data: Any) -> Any:
+        if isinstance(data, int | float | str) and not isinstance(data, bool):
+            return {"relative": data}
+        if isinstance(data, Criterion):
+            return data.to_json()
         if not isinstance(data, Mapping):
             return data
         if data.get("absolute") is not None:

@@ -24,10 +24,12 @@ from octune.backends.onnx.harm import first_order_harm
 from octune.backends.onnx.insert import quantized_graph
 from octune.backends.onnx.kinds import KINDS
 from octune.backends.onnx.observe import Observer
+from octune.backends.onnx.opened import opened
 from octune.backends.onnx.runtimes import ONNX_RUNTIME, RUNTIMES, OnnxModel, Runtime, outputs_by_name
 from octune.backends.onnx.smoothing import SmoothingGroups
 from octune.backends.onnx.source import batch_is_free, inferred, input_slots, nodes_of_types, open_model
 from octune.backends.onnx.weights import Int8Weights
+from octune.backends.opened import Opened, Source
 from octune.calibration import Ranges
 from octune.errors import DataError, ModelError, UnsupportedError, summary
 from octune.int8 import limit_for
@@ -218,6 +220,14 @@ class OnnxBackend(Backend):
         if path.suffix != ".onnx" or not path.is_file():
             raise ModelError(f"There is no file {source}. Expected an .onnx file.")
         return path
+
+    @classmethod
+    def opened(cls, model: Any, source: Source) -> Opened:
+        return opened(model, source)
+
+    @classmethod
+    def runs(cls, model: object) -> bool:
+        return cls.accepts(model) or isinstance(model, OnnxModel)
 
     @classmethod
     def to_onnx(cls, model: Any, settings: Settings, batch: Any) -> tuple[Any, Settings]:

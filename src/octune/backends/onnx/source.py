@@ -35,7 +35,7 @@ from octune.backends.onnx.half import in_fp32
 from octune.backends.onnx.padding import fold_pads
 from octune.errors import ModelError, UnsupportedError, summary
 
-__all__ = ["batch_is_free", "inferred", "input_slots", "nodes_of_types", "open_model"]
+__all__ = ["batch_is_free", "inferred", "input_slots", "nodes_of_types", "open_model", "separated"]
 
 OLDEST_OPSET = 11
 QUANTIZED = {
@@ -52,7 +52,7 @@ def open_model(source: str | Path | ModelProto) -> tuple[Model, list[str]]:
         folder, source = Path(source).parent, _read(Path(source))
     notes: list[str] = []
     _refuse_quantized(source.graph)
-    model = _separated(source, folder)
+    model = separated(source, folder)
     _declare_constants(model, notes)
     model = _current(model)
     _named(model.proto)
@@ -88,7 +88,7 @@ def _refuse_quantized(graph: GraphProto) -> None:
             _refuse_quantized(inner)
 
 
-def _separated(proto: ModelProto, folder: Path | None) -> Model:
+def separated(proto: ModelProto, folder: Path | None) -> Model:
     """The graph in a protobuf of its own, and its tensors as arrays."""
     if proto.functions:
         proto = inline_local_functions(proto)
@@ -211,7 +211,7 @@ def _current(model: Model) -> Model:
     inputs = [item for item in proto.graph.input if item.name not in large]
     del proto.graph.input[:]
     proto.graph.input.extend(inputs)
-    converted = _separated(proto, None)
+    converted = separated(proto, None)
     converted.tensors.update(large)
     _declare_constants(converted, [])
     return converted

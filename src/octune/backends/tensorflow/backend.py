@@ -18,6 +18,7 @@ from tensorflow.python.util import _pywrap_util_port
 
 from octune.backends.base import Backend, Finalist, Outputs, SelfTest, Settings, Visit, Writer, notes_on
 from octune.backends.batches import Fitting, Inputs
+from octune.backends.opened import Opened, Source
 from octune.backends.tensorflow.doctor import self_test
 from octune.backends.tensorflow.graph.sessions import Sessions, new_session, set_threads
 from octune.backends.tensorflow.int8.rewrite import Rewriter
@@ -28,6 +29,7 @@ from octune.backends.tensorflow.model.freeze import as_graph
 from octune.backends.tensorflow.model.handover import is_model, take
 from octune.backends.tensorflow.model.pipeline import Feed, Pipeline
 from octune.backends.tensorflow.model.sources import open_model
+from octune.backends.tensorflow.opened import opened
 from octune.backends.tensorflow.probe.harm import first_order_harm
 from octune.backends.tensorflow.probe.refusals import refused_schemes
 from octune.backends.tensorflow.probe.watching import Watcher
@@ -288,6 +290,10 @@ class TensorFlowBackend(Backend):
     @classmethod
     def open(cls, source: str) -> Any:
         return open_model(source)
+
+    @classmethod
+    def opened(cls, model: Any, source: Source) -> Opened:
+        return opened(model, source)
 
     @classmethod
     def to_onnx(cls, model: Any, settings: Settings, batch: Any) -> tuple[Any, Settings]:

@@ -25,6 +25,7 @@ from octune.backends.base import (
     notes_on,
 )
 from octune.backends.batches import Inputs, Mask, real_rows
+from octune.backends.opened import Opened, Source
 from octune.backends.torch import storage
 from octune.backends.torch.batches import Trying, named_outputs, the_input
 from octune.backends.torch.batchnorm import fold_batchnorms
@@ -35,6 +36,7 @@ from octune.backends.torch.harm import first_order_harm
 from octune.backends.torch.hooks import hooks
 from octune.backends.torch.kinds import KINDS
 from octune.backends.torch.layers import Layer
+from octune.backends.torch.opened import OpenedTorch
 from octune.backends.torch.sources import open_model
 from octune.calibration import Ranges
 from octune.errors import DataError, ModelError, UnsupportedError
@@ -277,6 +279,10 @@ class TorchBackend(Backend):
     @classmethod
     def open(cls, source: str) -> nn.Module:
         return open_model(source)
+
+    @classmethod
+    def opened(cls, model: nn.Module, source: Source) -> Opened:
+        return OpenedTorch(model, source)
 
     @classmethod
     def to_onnx(cls, model: nn.Module, settings: Settings, batch: Any) -> tuple[Any, Settings]:

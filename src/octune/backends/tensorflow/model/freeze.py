@@ -32,6 +32,7 @@ __all__ = [
     "LARGEST_GRAPH",
     "as_graph",
     "drop_blanks",
+    "ends",
     "freeze_function",
     "freeze_graph",
     "freeze_session",
@@ -102,7 +103,7 @@ def freeze_graph(
 ) -> FrozenGraph:
     """A GraphDef that holds its weights already. Empty ``inputs`` and ``outputs`` are inferred."""
     graph = as_graph(graph_def) if graph is None else graph
-    feeds, fetches = _ends(graph, inputs, outputs)
+    feeds, fetches = ends(graph, inputs, outputs)
     targets = _initialisers(graph)
     graph_def = _inlined(graph_def, [*feeds.values(), *fetches.values()], targets)
     graph_def = upstream(graph_def, [*fetches.values(), *targets, *feeds.values()])
@@ -120,7 +121,7 @@ def freeze_session(session: Any, inputs: Sequence[str], outputs: Sequence[str]) 
     """The session's graph with the values that its variables have now."""
     graph = session.graph
     _check_size(graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES))
-    _, fetches = _ends(graph, inputs, outputs)
+    _, fetches = ends(graph, inputs, outputs)
     keep = list(dict.fromkeys([*map(node_of, fetches.values()), *_initialisers(graph)]))
     try:
         with deprecation.silence():
@@ -186,7 +187,7 @@ def _behind(graph_def: GraphDef, wanted: Iterable[str], fed: Iterable[str] = ())
     return kept
 
 
-def _ends(graph: Any, inputs: Sequence[str], outputs: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+def ends(graph: Any, inputs: Sequence[str], outputs: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
     fetches = resolve(outputs, graph, "outputs") if outputs else _inferred_outputs(graph)
     if inputs:
         return resolve(inputs, graph, "inputs"), fetches

@@ -1,0 +1,135 @@
+"""``.tflite`` files, opened to be run, by ``ai-edge-litert`` or by TensorFlow's own interpreter.
+
+Inputs and outputs have the names of the file's signature. Where they are int8, float arrays are taken and
+given all the same, as in the model that the file was made from.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from octune.backends.batches import Fitting, Inputs, Slot
+from octune.backends.opened import Array, Coverage, Opened, Port, Source, bytes_of, free_rows
+from octune.errors import MissingDependency, ModelError, summary
+from octune.machine import probe_machine
+
+__all__ = ["open_tflite"]
+
+SIGNATURE = "serving_default"
+# The ops with weights, and where the weight is among their inputs.
+WEIGHTED = {"FULLY_CONNECTED": 1, "CONV_2D": 1, "DEPTHWISE_CONV_2D": 1, "TRANSPOSE_CONV": 1, "CONV_3D": 1}
+
+
+def open_tflite(path: Path, source: Source) -> Opened:
+    """The file in an interpreter."""
+    if not path.is_file():
+        raise ModelError(f"There is no file {path}. Expected a .tflite file.")
+    make = _interpreter()
+    try:
+        interpreter = make(model_path=str(path), num_threads=source.threads or probe_machine().cores)
+        return OpenedTflite(interpreter, source, bytes_of(path))
+    except (ValueError, RuntimeError) as error:
+        raise ModelError(f"{path} cannot be read as a .tflite file: {summary(error)}") from error
+
+
+def _interpreter() -> Any:
+    for module, *attributes in (("ai_edge_litert.interpreter",), ("tensorflow", "lite")):
+        try:
+            found: Any = importlib.import_module(module)
+        except ImportError:
+            continue
+        for attribute in attributes:
+            found = getattr(found, attribute)
+        return found.Interpreter
+    raise MissingDependency("ai-edge-litert or tensorflow", "tensorflow", "A .tflite file")
+
+
+class OpenedTflite(Opened):
+    """An interpreter, called by signature where the file has one, else by the names of its tensors."""
+
+    def __init__(self, interpreter: Any, source: Source, size: int) -> None:
+        signatures = interpreter.get_signature_list()
+        key = SIGNATURE if SIGNATURE in signatures else min(signatures, default=None)
+        self._interpreter = interpreter
+        self._runner = interpreter.get_signature_runner(key) if key is not None else None
+        if self._runner is not None:
+            self._takes, self._gives = self._runner.get_input_details(), self._runner.get_output_details()
+        else:
+            self._takes = {_plain(one["name"]): one for one in interpreter.get_input_details()}
+            self._gives = {_plain(one["name"]): one for one in interpreter.get_output_details()}
+        slots = [_slot(name, details) for name, details in self._takes.items()]
+        free, rows = free_rows(slots)
+        super().__init__(
+            source,
+            list(map(Port.of, slots)),
+            Fitting(free),
+            size=size,
+            coverage=_coverage(interpreter),
+            rows=rows,
+        )
+
+    def _run(self, inputs: Inputs) -> dict[str, Array]:
+        given = {name: _quantized(array, self._takes[name]) for name, array in inputs.kwargs.items()}
+        found = self._runner(**given) if self._runner is not None else self._without_signature(given)
+        return {name: _dequantized(found[name], details) for name, details in self._gives.items()}
+
+    def _without_signature(self, given: Mapping[str, Array]) -> dict[str, Array]:
+        for name, array in given.items():
+            details = self._takes[name]
+            if tuple(details["shape"]) != array.shape:
+                self._interpreter.resize_tensor_input(details["index"], array.shape)
+        self._interpreter.allocate_tensors()
+        for name, array in given.items():
+            self._interpreter.set_tensor(self._takes[name]["index"], array)
+        self._interpreter.invoke()
+        return {name: self._interpreter.get_tensor(one["index"]) for name, one in self._gives.items()}
+
+
+def _plain(name: str) -> str:
+    """``serving_default_x:0`` is what a converter makes of an input ``x``."""
+    return name.removeprefix(f"{SIGNATURE}_").partition(":")[0]
+
+
+def _slot(name: str, details: Mapping[str, Any]) -> Slot:
+    signature = details.get("shape_signature", details["shape"])
+    shape = tuple(int(size) if size > 0 else None for size in signature)
+    return Slot(name, name, np.dtype(np.float32 if _scale(details) else details["dtype"]), shape)
+
+
+def _scale(details: Mapping[str, Any]) -> float:
+    """The scale of an input or output in int8; 0 where it is not quantized."""
+    return float(details["quantization"][0])
+
+
+def _quantized(array: Array, details: Mapping[str, Any]) -> Array:
+    scale, zero = details["quantization"]
+    if not scale:
+        return array
+    limits = np.iinfo(details["dtype"])
+    return np.asarray(np.clip(np.rint(array / scale) + zero, limits.min, limits.max), details["dtype"])
+
+
+def _dequantized(array: Array, details: Mapping[str, Any]) -> Array:
+    scale, zero = details["quantization"]
+    return np.asarray((array.astype(np.float32) - zero) * scale, np.float32) if scale else np.array(array)
+
+
+def _coverage(interpreter: Any) -> Coverage | None:
+    """An op whose weight is int8 computes in int8: with a float input, it quantizes that itself."""
+    try:  # not part of the public interface
+        ops = interpreter._get_ops_details()
+    except AttributeError:
+        return None
+    types = {one["index"]: np.dtype(one["dtype"]) for one in interpreter.get_tensor_details()}
+    int8 = total = 0
+    for op in ops:
+        slot = WEIGHTED.get(op["op_name"])
+        if slot is not None:
+            total += 1
+            int8 += types.get(int(op["inputs"][slot])) == np.int8
+    return Coverage(int8, total)

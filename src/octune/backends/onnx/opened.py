@@ -1,0 +1,166 @@
+"""ONNX models of any maker, opened to be run: fp32, Q/DQ, QOperator or dynamically quantized."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto, TensorProto
+
+from octune.backends.batches import Fitting, Inputs, Slot
+from octune.backends.onnx.files import GRAPH
+from octune.backends.onnx.graph import subgraphs
+from octune.backends.onnx.runtimes import ONNX_RUNTIME, OnnxModel, outputs_by_name
+from octune.backends.onnx.source import separated
+from octune.backends.opened import Array, Coverage, Opened, Port, Source, bytes_of, free_rows
+from octune.errors import ModelError
+from octune.machine import probe_machine
+
+__all__ = ["coverage", "opened"]
+
+FLOAT = {"MatMul", "Gemm", "Conv", "ConvTranspose", "FusedMatMul", "FusedConv", "FusedGemm"}
+# What has weights inside, as one node.
+FLOAT_WHOLE = {"Attention", "LSTM", "GRU", "RNN", "MatMulNBits"}
+INT8 = {
+    "MatMulInteger", "ConvInteger", "QLinearMatMul", "QLinearConv", "QGemm", "QAttention",
+    "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "DynamicQuantizeLSTM",
+}  # fmt: skip
+# What stands between a stored weight and the op that reads it.
+PASSED = {
+    "DequantizeLinear",
+    "QuantizeLinear",
+    "Transpose",
+    "Identity",
+    "Reshape",
+    "Cast",
+    "Unsqueeze",
+    "Squeeze",
+}
+
+
+def opened(model: OnnxModel | ModelProto | Path | str, source: Source) -> Opened:
+    """A file, a protobuf, or a model that already runs."""
+    threads = source.threads or probe_machine().cores
+    if isinstance(model, OnnxModel):
+        if model.graph is not None:
+            return OpenedOnnx(
+                model, source, model.graph.nbytes, coverage(model.graph.proto, model.graph.tensors)
+            )
+        if source.path is None:
+            return OpenedOnnx(model, source, 0, None)
+        return OpenedOnnx(model, source, *_facts(source.path / GRAPH))
+    if isinstance(model, ModelProto):
+        graph = separated(model, None)
+        running = ONNX_RUNTIME.build(graph, threads)
+        return OpenedOnnx(running, source, graph.nbytes, coverage(graph.proto, graph.tensors))
+    facts = _facts(Path(model))
+    return OpenedOnnx(ONNX_RUNTIME.read(Path(model), threads), source, *facts)
+
+
+class OpenedOnnx(Opened):
+    """A session, with the types and shapes that its graph declares."""
+
+    def __init__(self, model: OnnxModel, source: Source, size: int, covered: Coverage | None) -> None:
+        slots = [
+            Slot(port.name, port.name, _dtype(port.type), _shape(port.shape)) for port in model.get_inputs()
+        ]
+        free, rows = free_rows(slots)
+        super().__init__(
+            source, list(map(Port.of, slots)), Fitting(free), size=size, coverage=covered, rows=rows
+        )
+        self._model: OnnxModel | None = model
+
+    def _run(self, inputs: Inputs) -> dict[str, Array]:
+        if self._model is None:
+            raise ModelError(f"{self.name} is closed.")
+        values = self._model.run(None, inputs.kwargs)
+        return outputs_by_name((port.name for port in self._model.get_outputs()), values)
+
+    def close(self) -> None:
+        self._model = None
+
+
+def _dtype(kind: str) -> np.dtype[Any]:
+    """The numpy type of what ONNX Runtime calls ``tensor(int64)``."""
+    inner = kind.removeprefix("tensor(").removesuffix(")")
+    named = {"float": "float32", "double": "float64", "string": "object"}.get(inner, inner)
+    try:
+        return np.dtype(named)
+    except TypeError as error:
+        raise ModelError(f"An input of the model is a {kind}, which numpy has no type for.") from error
+
+
+def _shape(shape: Any) -> tuple[int | None, ...]:
+    return tuple(size if isinstance(size, int) and size > 0 else None for size in shape)
+
+
+def _facts(path: Path) -> tuple[int, Coverage]:
+    """Bytes of the file and of those beside it that hold its tensors; and how much of it is int8."""
+    if not path.is_file():
+        raise ModelError(f"There is no file {path}. Expected an .onnx file.")
+    try:
+        proto = onnx.load(str(path), load_external_data=False)
+    except Exception as error:  # protobuf's own exceptions differ between its implementations
+        raise ModelError(f"{path} is not an ONNX model: {error}") from error
+    beside = {
+        path.parent / item.value
+        for tensor in proto.graph.initializer
+        if tensor.data_location == TensorProto.EXTERNAL
+        for item in tensor.external_data
+        if item.key == "location"
+    }
+    return bytes_of(path, *beside), coverage(proto)
+
+
+def coverage(proto: ModelProto, stored: Any = ()) -> Coverage:
+    """How many of the ops with weights compute in int8; ``stored`` names tensors kept beside the graph."""
+    int8 = total = 0
+    graphs = [proto.graph]
+    while graphs:
+        graph = graphs.pop()
+        graphs.extend(inner for node in graph.node for inner in subgraphs(node))
+        makers = {output: node for node in graph.node for output in node.output}
+        constants = {*stored, *(tensor.name for tensor in graph.initializer)}
+        for node in graph.node:
+            found = _computes_in_int8(node, makers, constants)
+            total += found is not None
+            int8 += found is True
+    return Coverage(int8, total)
+
+
+def _computes_in_int8(node: NodeProto, makers: dict[str, NodeProto], constants: set[str]) -> bool | None:
+    """None for an op without weights."""
+    if node.op_type in INT8:
+        # A product of two activations has no weight. QLinear ops read a scale and a zero point in between.
+        slots = (0, 3) if node.op_type.startswith("QLinear") or node.op_type == "QGemm" else (0, 1)
+        return True if any(_constant(node.input[slot], makers, constants) for slot in slots) else None
+    if node.op_type in FLOAT_WHOLE:
+        return False
+    if node.op_type not in FLOAT or not any(_constant(name, makers, constants) for name in node.input[:2]):
+        return None
+    # In a Q/DQ graph the kernel is int8 where both operands were int8.
+    return all(_dequantized(name, makers) for name in node.input[:2])
+
+
+def _constant(name: str, makers: dict[str, NodeProto], constants: set[str]) -> bool:
+    while name not in constants:
+        node = makers.get(name)
+        if node is None:
+            return False
+        if node.op_type == "Constant":
+            return True
+        if node.op_type not in PASSED:
+            return False
+        name = node.input[0]
+    return True
+
+
+def _dequantized(name: str, makers: dict[str, NodeProto]) -> bool:
+    node = makers.get(name)
+    while node is not None and node.op_type in PASSED:
+        if node.op_type == "DequantizeLinear":
+            return True
+        node = makers.get(node.input[0])
+    return False

@@ -1,0 +1,159 @@
+"""TensorFlow models of any maker, opened to be run: graphs by a session, everything else by its signature."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from octune.backends.base import Settings
+from octune.backends.batches import Fitting, Inputs, Slot
+from octune.backends.opened import Array, Coverage, Opened, Port, Source, bytes_of, free_rows
+from octune.backends.tensorflow.graph.graph import node_of
+from octune.backends.tensorflow.graph.sessions import Sessions, set_threads
+from octune.backends.tensorflow.model import nested
+from octune.backends.tensorflow.model.freeze import as_graph, ends
+from octune.backends.tensorflow.model.handover import DEFAULT_SIGNATURE, Handover, take
+from octune.errors import ModelError
+
+__all__ = ["coverage", "opened"]
+
+FLOAT = {
+    "MatMul", "_FusedMatMul", "Conv1D", "Conv2D", "Conv3D", "Conv2DBackpropInput", "DepthwiseConv2dNative",
+    "_FusedConv2D", "_FusedDepthwiseConv2dNative",
+}  # fmt: skip
+PRODUCTS = {"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "XlaDotV2"}
+QUANTIZED = ("Quantized", "_Quantized", "_FusedQuantized", "_MklQuantized", "UniformQuantized")
+STORED = {"Const", "ReadVariableOp", "VariableV2"}
+
+
+def opened(model: Any, source: Source) -> Opened:
+    """A graph, or anything with a signature; Keras models and functions get one."""
+    if source.threads:
+        set_threads(source.threads)
+    if isinstance(model, GraphDef):
+        model = as_graph(model)
+    if isinstance(model, tf.Graph):
+        return OpenedGraph(model, source)
+    if not isinstance(getattr(model, "signatures", None), Mapping):
+        path = source.path
+        if path is not None and (path / "saved_model.pb").exists():
+            model = tf.saved_model.load(str(path))
+        else:
+            taken = take(model, Settings())
+            model = replace(taken.handover, kind="saved_model").build(taken.frozen.graph_def)
+    return OpenedSignature(model, source)
+
+
+class OpenedGraph(Opened):
+    """A graph in a session, with the inputs and outputs that it was saved with, or seems to have."""
+
+    def __init__(self, graph: Any, source: Source) -> None:
+        self._graph, self._sessions = graph, Sessions(source.threads)
+        if source.metadata is not None:
+            form = Handover.from_json(source.metadata["form"])
+            feeds, self._fetches = form.inputs, form.outputs
+        else:
+            feeds, self._fetches = ends(graph, (), ())
+        tensors = {name: graph.get_tensor_by_name(tensor) for name, tensor in feeds.items()}
+        slots = [_slot(name, tensor.name, tensor.dtype, tensor.shape) for name, tensor in tensors.items()]
+        free, rows = free_rows(slots)
+        size = _constants(graph) if source.path is None or source.path.is_dir() else bytes_of(source.path)
+        covered = coverage([graph.as_graph_def()])
+        super().__init__(
+            source, list(map(Port.of, slots)), Fitting(free), size=size, coverage=covered, rows=rows
+        )
+
+    def _run(self, inputs: Inputs) -> dict[str, Array]:
+        return self._sessions.run(self._graph, self._fetches, inputs.kwargs)
+
+    def close(self) -> None:
+        self._sessions.close()
+
+
+class OpenedSignature(Opened):
+    """A SavedModel, called by its signature as a server would."""
+
+    def __init__(self, model: Any, source: Source) -> None:
+        signatures = dict(model.signatures)
+        if not signatures:
+            raise ModelError(
+                f"{source.name} has no signature, so its inputs are not known. Save it with signatures=."
+            )
+        self._model = model  # owns the variables that its functions read
+        self._function = signatures.get(DEFAULT_SIGNATURE) or signatures[min(signatures)]
+        specs = nested.leaves(self._function.structured_input_signature)
+        slots = [_slot(spec.name, spec.name, spec.dtype, spec.shape) for spec in specs]
+        free, rows = free_rows(slots)
+        path = source.path
+        files = (
+            [] if path is None else [path / "saved_model.pb", path / "variables"] if path.is_dir() else [path]
+        )
+        kept = [file for file in files if file.exists()]
+        graph = self._function.graph
+        super().__init__(
+            source,
+            list(map(Port.of, slots)),
+            Fitting(free),
+            size=bytes_of(*kept) if kept else _constants(graph) + _variables(self._function.variables),
+            coverage=coverage(_bodies(graph.as_graph_def())),
+            rows=rows,
+        )
+
+    def _run(self, inputs: Inputs) -> dict[str, Array]:
+        tensors = {name: tf.constant(array) for name, array in inputs.kwargs.items()}
+        positional, _ = self._function.structured_input_signature
+        results = (
+            self._function(*(tensors[spec.name] for spec in positional))
+            if positional
+            else self._function(**tensors)
+        )
+        return {name: np.asarray(value) for name, value in results.items()}
+
+
+def _slot(name: str, tensor: str, dtype: Any, shape: Any) -> Slot:
+    numbers = np.dtype(object) if dtype == tf.string else np.dtype(dtype.as_numpy_dtype)
+    return Slot(name, tensor, numbers, tuple(shape) if shape.rank is not None else None)
+
+
+def _constants(graph: Any) -> int:
+    """Bytes of a graph's own tensors."""
+    return sum(
+        operation.outputs[0].shape.num_elements() * operation.outputs[0].dtype.size
+        for operation in graph.get_operations()
+        if operation.type == "Const" and operation.outputs[0].dtype != tf.string
+    )
+
+
+def _variables(variables: Iterable[Any]) -> int:
+    return sum(one.shape.num_elements() * one.dtype.size for one in variables if one.shape.is_fully_defined())
+
+
+def _bodies(graph_def: GraphDef) -> Iterator[Any]:
+    """The graph itself, and the functions that it may call."""
+    yield graph_def
+    yield from graph_def.library.function
+
+
+def coverage(bodies: Iterable[Any]) -> Coverage:
+    """How many of the ops with weights compute in int8, in graphs and bodies of functions."""
+    int8 = total = 0
+    for body in bodies:
+        nodes: list[Any] = list(body.node if isinstance(body, GraphDef) else body.node_def)
+        makers = {node.name: node for node in nodes}
+        for node in nodes:
+            if node.op.startswith(QUANTIZED) and (
+                "MatMul" in node.op or "Conv" in node.op or "Dot" in node.op
+            ):
+                int8, total = int8 + 1, total + 1
+            elif node.op in FLOAT:
+                total += 1
+            elif node.op in PRODUCTS:
+                # A product of two activations has no weight.
+                read = [makers.get(node_of(name.split(":")[0])) for name in node.input[:2]]
+                total += any(maker is not None and maker.op in STORED for maker in read)
+    return Coverage(int8, total)

@@ -1,0 +1,126 @@
+"""PyTorch models, opened to be run: modules, programs of ``torch.export``, and what Octune saved."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.fx import GraphModule, Node
+
+from octune.backends.batches import LABELS, Inputs
+from octune.backends.opened import Array, Coverage, Opened, Port, Source
+from octune.backends.torch.batches import Trying, named_outputs
+from octune.backends.torch.compiled import CompiledModel
+from octune.backends.torch.kinds import TransposedLinear
+from octune.backends.torch.layers import Int8Layer, Layer
+from octune.backends.torch.storage import weight_bytes
+
+__all__ = ["OpenedTorch"]
+
+
+class OpenedTorch(Opened):
+    """A module in inference mode. A compiled one is called as it was compiled: by position or by name, and in
+    its types.
+    """
+
+    def __init__(self, model: nn.Module, source: Source) -> None:
+        with suppress(NotImplementedError):  # a program is as it was exported
+            model.eval()
+        self._model = model
+        self._threads_before = torch.get_num_threads()
+        if source.threads:
+            torch.set_num_threads(source.threads)
+        ports = list(_compiled_ports(model) if isinstance(model, CompiledModel) else _ports(model))
+        super().__init__(source, ports, Trying(model), size=weight_bytes(model), coverage=_coverage(model))
+
+    def _run(self, inputs: Inputs) -> dict[str, Array]:
+        if isinstance(self._model, CompiledModel):
+            inputs = _as_compiled(self._model, inputs, [port.name for port in self.inputs])
+        with torch.inference_mode():
+            return named_outputs(inputs(self._model))
+
+    def close(self) -> None:
+        torch.set_num_threads(self._threads_before)
+
+
+def _ports(model: nn.Module) -> Iterator[Port]:
+    example: Mapping[str, Any] = {}
+    if isinstance(model, GraphModule):  # a program knows what it was exported with
+        example = {node.name: node.meta.get("val") for node in model.graph.find_nodes(op="placeholder")}
+    for parameter in inspect.signature(model.forward).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or parameter.name in LABELS:
+            continue
+        dtype, shape = None, None
+        if isinstance(value := example.get(parameter.name), torch.Tensor):
+            dtype = _dtype(str(value.dtype))
+            shape = tuple(size if isinstance(size, int) else None for size in value.shape)
+        yield Port(parameter.name, dtype, shape, required=parameter.default is parameter.empty)
+
+
+def _compiled_ports(model: CompiledModel) -> Iterator[Port]:
+    signature = model.signature
+    names = [str(number) for number in range(len(signature.positional))]
+    if model.eager is not None:
+        names = [*inspect.signature(model.eager.forward).parameters][: len(names)]
+    for name, (dtype, _, shape) in zip(names, signature.positional, strict=True):
+        yield Port(name, _dtype(dtype), shape)
+    for name, dtype, _, shape in signature.named:
+        yield Port(name, _dtype(dtype), shape)
+
+
+def _as_compiled(model: CompiledModel, inputs: Inputs, names: list[str]) -> Inputs:
+    """The call that the program was compiled for, where the inputs allow it; a call in another form would go
+    to the eager model.
+    """
+    given = {**dict(zip(names, inputs.args, strict=False)), **inputs.kwargs}
+    if not set(names) <= set(given):
+        return inputs
+    types = [dtype for dtype, *_ in model.signature.positional] + [t for _, t, *_ in model.signature.named]
+    cast = {
+        name: given[name].to(getattr(torch, dtype.removeprefix("torch.")))
+        for name, dtype in zip(names, types, strict=True)
+    }
+    count = len(model.signature.positional)
+    return Inputs(
+        tuple(cast[name] for name in names[:count]), {name: cast[name] for name in names[count:]}, inputs.mask
+    )
+
+
+def _dtype(name: str) -> np.dtype[Any] | None:
+    plain = name.removeprefix("torch.")
+    return np.dtype(plain) if plain != "bfloat16" else None
+
+
+def _coverage(model: nn.Module) -> Coverage | None:
+    if isinstance(model, CompiledModel):
+        return None if model.eager is None else _coverage(model.eager)
+    found = [_in_int8(module) for module in model.modules()]
+    if isinstance(model, GraphModule):
+        found += [_called_in_int8(node) for node in model.graph.nodes if node.op == "call_function"]
+    weighted = [one for one in found if one is not None]
+    return Coverage(sum(weighted), len(weighted))
+
+
+def _in_int8(module: nn.Module) -> bool | None:
+    """Whether a module multiplies in int8; None for one that does not multiply by weights."""
+    if isinstance(module, Layer):
+        return isinstance(module, Int8Layer) if module.kind.rpartition("_")[2] != "embedding" else None
+    if type(module).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")):
+        return True if "Linear" in type(module).__name__ or "Conv" in type(module).__name__ else None
+    if isinstance(module, nn.Linear | nn.modules.conv._ConvNd) or TransposedLinear.recognises(module):
+        return False
+    return None
+
+
+def _called_in_int8(node: Node) -> bool | None:
+    """The same for a call in a program."""
+    space, _, name = str(node.target).partition(".")
+    if name.startswith(("linear", "conv", "addmm", "qlinear", "qconv")):
+        # Packing a weight is not multiplying by it.
+        return None if "prepack" in name else space in ("onednn", "quantized")
+    return None
