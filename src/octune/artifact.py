@@ -55,6 +55,7 @@ def save(result: Result, folder: Path, *, overwrite: bool = False) -> Path:
         raise ArtifactError(f"The model could not be saved to {folder}: {error}") from error
     try:
         details = saving.write(result.model, staging)
+        notes = details.get("notes", ())  # what the user must know to load it
         (staging / MANIFEST).write_text(
             json.dumps(_manifest(result, saving, details, staging), indent=1, sort_keys=True) + "\n"
         )
@@ -69,6 +70,8 @@ def save(result: Result, folder: Path, *, overwrite: bool = False) -> Path:
         raise ArtifactError(f"The model could not be saved to {folder}: {error}") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+    for note in notes:
+        log.warning("%s", note)
     return folder
 
 

@@ -17,7 +17,7 @@ import io
 import logging
 import tempfile
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,11 @@ from torch import nn
 
 from octune.backends.batches import Inputs
 from octune.backends.torch.layers import Int8Layer
-from octune.backends.torch.lowering import fill_empty_arguments, fold_packing, lower, quantize_as_layers_do
-from octune.backends.torch.quantize import to_uint8
+from octune.backends.torch.lowering import lower
 from octune.errors import ArtifactError, UnsupportedError, summary
-from octune.int8 import Int8Weight, limited_again
 from octune.machine import probe_machine
 
-__all__ = ["CompiledModel", "Signature", "compile_model", "export_program", "load_compiled", "load_program"]
+__all__ = ["CompiledModel", "Signature", "compile_model", "export", "load_compiled"]
 
 log = logging.getLogger("octune")
 # One model is compiled once: compiling headers ahead, or testing whether vector code compiles for a CPU that
@@ -127,8 +125,8 @@ class CompiledModel(nn.Module):
                 *(f"{name}: {d} of rank {n}" for name, d, n, _ in self.signature.named),
             ]
             raise ArtifactError(
-                f"This compiled model takes ({', '.join(wanted)}), and its eager form could not be built "
-                "here."
+                f"This compiled model takes ({', '.join(wanted)}). For other inputs load it with its class: "
+                "octune.load(folder, factory=...)."
             )
         return self.eager(*args, **kwargs)
 
@@ -274,29 +272,6 @@ def load_compiled(path: Path, signature: Mapping[str, Any], eager: nn.Module | N
     except Exception as error:
         raise ArtifactError(f"{path} cannot be loaded: {summary(error)}") from error
     return CompiledModel(runner, path, Signature.from_json(signature), eager)
-
-
-def export_program(model: nn.Module, call: Inputs, path: Path) -> None:
-    """Save the int8 graph itself, for models whose class cannot be built again."""
-    program, _ = export(model, call)
-    fill_empty_arguments(program)
-    torch.export.save(program, path)
-
-
-def load_program(path: Path, limit_again: Collection[str] = ()) -> nn.Module:
-    """The saved int8 graph as a module; weights are packed for the kernels once, here, those of some layers
-    made smaller before.
-    """
-    program = torch.export.load(path)
-    for name in limit_again:
-        values, scale = (program.state_dict[f"{name}.{part}"] for part in ("weight_int8", "weight_scale"))
-        made = limited_again(Int8Weight(values.numpy(), scale.numpy()))
-        values.copy_(torch.from_numpy(made.values))
-        scale.copy_(torch.from_numpy(made.scales))
-    module = program.module()
-    fold_packing(module)
-    quantize_as_layers_do(module, to_uint8)
-    return module
 
 
 @contextlib.contextmanager

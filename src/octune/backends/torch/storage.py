@@ -1,8 +1,9 @@
 """Saving a quantized module as plain files, and building it again without the fp32 model.
 
-The folder holds ``model.safetensors`` (all tensors), what the layers are (plain data for the manifest), and,
-where there is one, ``compiled.pt2`` (native code) or ``program.pt2`` (the exported graph, for models whose
-class cannot be built again).
+The folder holds ``model.safetensors`` (all tensors), what the layers are (plain data for the manifest), and
+``compiled.pt2`` (native code) if the winner is compiled. A model of transformers is built again from its
+configuration. Any other model comes with ``program.pt2``, the exported graph, which needs no code of yours
+and runs on any supported CPU.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from octune.backends.torch.compiled import CompiledModel, export_program, load_compiled, load_program
+from octune.backends.torch.compiled import CompiledModel, load_compiled
 from octune.backends.torch.copying import replace_module
 from octune.backends.torch.kinds import LAYERS
 from octune.backends.torch.layers import Int8Layer, Layer
-from octune.errors import ArtifactError
+from octune.backends.torch.portable import export_program, import_types, load_program
+from octune.errors import ArtifactError, UnsupportedError, summary
 from octune.importing import resolve
 from octune.machine import probe_machine
 
@@ -59,14 +61,17 @@ class Origin:
         return cls("class", name)
 
     def build(self) -> nn.Module:
-        """The architecture with any weights; raises ArtifactError if the code for it cannot be imported."""
+        """The architecture with any weights; raises ArtifactError if that takes more than is known here."""
+        if self.kind == "class":
+            raise ArtifactError(
+                f"The saved model is of the class {self.reference}, and only your code knows how to build "
+                f"one. {self._advice}"
+            )
         try:
             made = resolve(self.reference)
-        except (ImportError, AttributeError) as error:
-            raise ArtifactError(
-                f"The saved model was built by {self.reference}, which cannot be imported here: {error}."
-            ) from error
-        if self.kind == "huggingface":
+            if self.kind == "factory":
+                built: nn.Module = made()
+                return built
             import transformers
 
             config = dict(self.config or {})
@@ -74,12 +79,18 @@ class Origin:
             config.pop("torch_dtype", None)
             model: nn.Module = made(transformers.AutoConfig.for_model(config.pop("model_type"), **config))
             return model
-        if self.kind == "factory":
-            built: nn.Module = made()
-            return built
-        raise ArtifactError(
-            f"The saved model is of the class {self.reference}, and only your code knows how to build one. "
-            f"Give it to load: octune.load(folder, factory=lambda: {self.reference.partition(':')[2]}(...))."
+        except Exception as error:  # whatever the user's factory does
+            raise ArtifactError(
+                f"The saved model was built by {self.reference}, which cannot be done again here "
+                f"({type(error).__name__}: {summary(error)}). {self._advice}"
+            ) from error
+
+    @property
+    def _advice(self) -> str:
+        name = self.reference.partition(":")[2]
+        return (
+            f"Give load() a function that builds one, with any weights: octune.load(folder, factory=lambda: "
+            f"{name}(...))."
         )
 
 
@@ -117,13 +128,25 @@ def save(model: nn.Module, origin: Origin, folder: Path, example: Any = None) ->
             "machine": probe_machine().to_json(),
             "torch": str(torch.__version__),
         }
-    if origin.kind == "class" and example is not None:
-        try:
-            export_program(eager, example, folder / PROGRAM)
-        except Exception as error:  # not essential: loading with a factory works without it
-            log.info("the model cannot be exported (%s): loading it will need its class", error)
-            (folder / PROGRAM).unlink(missing_ok=True)
+    if origin.kind != "huggingface":
+        _add_program(eager, origin, folder, example, metadata)
     return metadata
+
+
+def _add_program(
+    eager: nn.Module, origin: Origin, folder: Path, example: Any, metadata: dict[str, Any]
+) -> None:
+    """Write the form that needs no code of the user's, or say at once that loading will need it."""
+    try:
+        if example is None:
+            raise UnsupportedError("no data was seen that it could be traced with")
+        metadata["program"] = export_program(eager, example, folder / PROGRAM)
+    except Exception as error:  # exporting runs the user's forward
+        (folder / PROGRAM).unlink(missing_ok=True)
+        metadata["notes"] = [
+            f"the saved model can be loaded only with its class, octune.load(folder, factory=...), where "
+            f"factory builds it as {origin.reference} does, with any weights: {summary(error)}"
+        ]
 
 
 def _distinct(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
@@ -147,24 +170,23 @@ def load(
     *,
     limit_again: bool = False,
 ) -> nn.Module:
-    """Build the model again: from its class where that is possible, else from the compiled or exported
-    program.
+    """Build the model again: as native code where that can run, else from its class if ``factory`` or
+    transformers can build that, else from the exported program.
 
     ``limit_again`` makes the weights safe for this CPU, which is not possible in native code.
     """
-    origin = Origin(**metadata["origin"])
+    origin, program = Origin(**metadata["origin"]), metadata.get("program")
     eager: nn.Module | None = None
-    reason: ArtifactError | None = None
+    reason = ArtifactError(f"{folder} holds nothing that can be run here.")
     try:
-        eager = _restore(factory() if factory is not None else origin.build(), folder, metadata)
+        if factory is not None or program is None:
+            eager = _rebuilt(folder, metadata, factory or origin.build, limit_again=limit_again)
+        else:
+            import_types(program["imports"])
     except ArtifactError as error:
         if factory is not None:
             raise  # the user has given it to be used
         reason = error
-    if eager is not None and limit_again:
-        for module in eager.modules():
-            if isinstance(module, Int8Layer) and module.multiplies_int8:
-                module.limit_again()
     if (
         "compiled" in metadata
         and not limit_again
@@ -173,30 +195,36 @@ def load(
         return native
     if eager is not None:
         return eager
-    if (folder / PROGRAM).exists():
-        multiplied = [
-            name for name, layer in metadata["layers"].items() if LAYERS[layer["kind"]].multiplies_int8
-        ]
-        return load_program(folder / PROGRAM, limit_again=multiplied if limit_again else ())
-    raise reason or ArtifactError(f"{folder} holds nothing that can be run here.")
+    if program is None:
+        raise reason
+    multiplied = [name for name, layer in metadata["layers"].items() if LAYERS[layer["kind"]].multiplies_int8]
+    return load_program(folder / PROGRAM, program, limit_again=multiplied if limit_again else ())
+
+
+def _rebuilt(
+    folder: Path, metadata: Mapping[str, Any], build: Callable[[], nn.Module], *, limit_again: bool
+) -> nn.Module:
+    model = _restore(build(), folder, metadata)
+    for module in model.modules() if limit_again else ():
+        if isinstance(module, Int8Layer) and module.multiplies_int8:
+            module.limit_again()
+    return model
 
 
 def _native(folder: Path, metadata: Mapping[str, Any], eager: nn.Module | None) -> nn.Module | None:
+    """The compiled form, or None with a warning where it cannot run."""
     stamp, here = metadata["compiled"], probe_machine()
     if lacking := here.lacks(stamp["machine"]):
-        log.warning(
-            "the compiled model was made for a CPU with %s, which this one lacks: eager int8 is used",
-            ", ".join(lacking),
-        )
-        return None
-    if stamp["torch"] != str(torch.__version__):
-        log.warning(
-            "the compiled model was made by torch %s, this is %s: eager int8 is used",
-            stamp["torch"],
-            torch.__version__,
-        )
-        return None
-    return load_compiled(folder / COMPILED, stamp["signature"], eager)
+        why = f"was made for a CPU with {', '.join(lacking)}, which this one lacks"
+    elif stamp["torch"] != str(torch.__version__):
+        why = f"was made by torch {stamp['torch']}, this is {torch.__version__}"
+    else:
+        try:
+            return load_compiled(folder / COMPILED, stamp["signature"], eager)
+        except ArtifactError as error:
+            why = f"cannot be loaded here ({error})"
+    log.warning("the compiled model %s: eager int8 is used", why)
+    return None
 
 
 def _restore(model: nn.Module, folder: Path, metadata: Mapping[str, Any]) -> nn.Module:
