@@ -12,13 +12,13 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from octune import huggingface
 from octune.backends.select import backend_named
 from octune.errors import ArtifactError
+from octune.folders import complete_or_absent, sha256, sums
 from octune.int8 import ANYWHERE, NEEDS_EXACT
 from octune.machine import probe_machine
 
@@ -35,41 +35,17 @@ FORMAT = 1
 
 def save(result: Result, folder: Path, *, overwrite: bool = False) -> Path:
     """Write the folder in one step: it appears complete, or not at all."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        if not overwrite:
-            raise ArtifactError(
-                f"{folder} exists and is not empty. Choose another folder, or give overwrite=True."
-            )
-        if folder.is_dir() and not (folder / MANIFEST).exists():
-            raise ArtifactError(
-                f"{folder} is not a saved model (no {MANIFEST}), so it is not overwritten. Choose another "
-                "folder."
-            )
-    saving = result.saving
-    if saving is None:
-        raise ArtifactError("This result has no model to save; save it in the process that tuned it.")
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    except OSError as error:
-        raise ArtifactError(f"The model could not be saved to {folder}: {error}") from error
-    try:
+    with complete_or_absent(folder, MANIFEST, overwrite=overwrite) as staging:
+        saving = result.saving
+        if saving is None:
+            raise ArtifactError("This result has no model to save; save it in the process that tuned it.")
         details = saving.write(result.model, staging)
         notes = details.get("notes", ())  # what the user must know to load it
+        if saving.huggingface is not None:  # without its tokenizer a model is of no use
+            huggingface.copy_companions(saving.huggingface, staging / huggingface.FOLDER)
         (staging / MANIFEST).write_text(
             json.dumps(_manifest(result, saving, details, staging), indent=1, sort_keys=True) + "\n"
         )
-        if folder.exists():
-            shutil.rmtree(folder)
-        staging.chmod(0o755)
-        for path in staging.rglob("*"):
-            # some libraries write private files; a model is meant to be shared
-            path.chmod(0o755 if path.is_dir() else 0o644)
-        staging.rename(folder)
-    except OSError as error:
-        raise ArtifactError(f"The model could not be saved to {folder}: {error}") from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
     for note in notes:
         log.warning("%s", note)
     return folder
@@ -90,15 +66,12 @@ def _manifest(result: Result, saving: Saving, details: dict[str, Any], staging: 
         "criterion": result.criterion.to_json(),
         "baseline": result.baseline.summary(),
         "best": result.best.summary(),
+        "verdict": None if result.best.verdict is None else str(result.best.verdict),
         "stopped_because": result.stopped_because,
         "environment": dict(result.environment),
         # int8 weights that use all 8 bits overflow the sums of some CPUs
         "safe_on": saving.safe_on if quantized else ANYWHERE,
-        "files": {
-            path.relative_to(staging).as_posix(): _sha256(path)
-            for path in sorted(staging.rglob("*"))
-            if path.is_file()
-        },
+        "files": sums(staging),
     }
     return data | {"digest": _digest(data)}
 
@@ -134,7 +107,7 @@ def manifest(folder: str | Path) -> dict[str, Any]:
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise ArtifactError(f"{path} names a file outside the folder ({name!r}): it was tampered with.")
         try:
-            found = _sha256(folder / name)
+            found = sha256(folder / name)
         except OSError as error:
             raise ArtifactError(
                 f"{folder / name} is missing or cannot be read ({error}). Copy the whole folder again."
@@ -184,8 +157,3 @@ def _limited_again(backend: type[Backend], folder: Path, data: dict[str, Any], f
     model = backend.load(folder, data["backend"], factory, limit_again=True)
     log.warning("%s: its weights were made smaller, and its score may differ slightly", why)
     return model
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from octune import sources
+from octune import huggingface, sources
 from octune.backends import Backend, Settings, as_onnx, backend_for
 from octune.checks import criterion_of, with_criterion
 from octune.config import Config, load_config, parse_config
@@ -78,6 +78,7 @@ class Job:
     sample_options: tuple[int, ...]
     ranges_path: Path | None
     notes: list[str] = field(default_factory=list)
+    huggingface: Path | None = None  # the folder that the model or its tokenizer came from
 
     @classmethod
     def of(cls, request: Request) -> Job:
@@ -99,12 +100,15 @@ class Job:
         )
         unlabelled = () if labelled else _without_labels(materials, config)
         settings = _settings(config, materials)
+        came_from = _came_from(config, materials)  # a converted model does not know it any more
         if config.model is not None and config.model.target == "onnx":
             materials.model, settings = _as_onnx(materials, config, settings)
         backend = backend_for(materials.model, settings)
         try:
             _refuse_foreign_settings(settings, backend)
-            return cls._ready(request, config, materials, backend, unlabelled)
+            job = cls._ready(request, config, materials, backend, unlabelled)
+            job.huggingface = came_from
+            return job
         except BaseException:
             backend.close()  # it has set threads for the whole process
             raise
@@ -228,6 +232,13 @@ def _settings(config: Config, materials: Materials) -> Settings:
     return replace(
         settings, inputs=config.model.inputs, outputs=config.model.outputs, source=materials.source
     )
+
+
+def _came_from(config: Config, materials: Materials) -> Path | None:
+    """The Hugging Face folder of the model, else that of the tokenizer which its data names."""
+    named = (config.evaluation.data, config.calibration.data)
+    tokenizers = [data.tokenizer for data in named if data is not None and data.tokenizer is not None]
+    return huggingface.origin(materials.model, materials.source, *tokenizers)
 
 
 def _refuse_foreign_settings(settings: Settings, backend: Backend) -> None:

@@ -146,12 +146,13 @@ def fp32_beside(baseline: Trial, trials: Sequence[Trial]) -> Trial:
 @dataclass(frozen=True, slots=True)
 class Saving:
     """How a result's model is saved: the framework that loads it again, on which CPUs its int8 weights are
-    safe, and what writes its files.
+    safe, what writes its files, and the Hugging Face folder that its tokenizer comes from.
     """
 
     framework: str
     safe_on: str
     write: Writer
+    huggingface: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -217,8 +218,14 @@ class Result:
         """How many times faster than fp32 the handed-over model ran, measured in turns."""
         return self.best.speedup
 
-    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
-        """Write one self-contained folder that :func:`octune.load` reads without the fp32 model."""
+    def save(self, folder: str | Path, *, layout: str | None = None, overwrite: bool = False) -> Path:
+        """Write one self-contained folder that :func:`octune.load` reads without the fp32 model; with a
+        ``layout``, such as ``triton``, one that a server takes as it is.
+        """
+        if layout is not None:
+            from octune.export import save_as
+
+            return save_as(self, Path(folder), layout, overwrite=overwrite)
         from octune.artifact import save
 
         return save(self, Path(folder), overwrite=overwrite)

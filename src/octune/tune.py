@@ -214,7 +214,9 @@ def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resu
         workspace=study.journal.folder,
         certified=certified,
         batch=study.stopwatch.batch,
-        saving=Saving(study.backend.name, study.backend.limit.safe_on, study.backend.writer()),
+        saving=Saving(
+            study.backend.name, study.backend.limit.safe_on, study.backend.writer(), job.huggingface
+        ),
         evidence=Evidence(study.journal, next(reversed(study.ranges.values()), Ranges())),
     )
     study.journal.append("result", record(result))

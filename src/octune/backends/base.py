@@ -45,7 +45,9 @@ __all__ = [
     "Finalist",
     "Outputs",
     "SelfTest",
+    "Servable",
     "Settings",
+    "Tensor",
     "Visit",
     "Writer",
     "notes_on",
@@ -106,6 +108,28 @@ class SelfTest:
 
     speed: Mapping[str, float]
     advice: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An input or output of a saved model: NumPy's name of its type, and its sizes, None where they are
+    free.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Servable:
+    """What servers can take of a saved model: its files by format (``onnx``, ``openvino``, ``savedmodel``),
+    the first of which was scored, and its inputs and outputs.
+    """
+
+    files: Mapping[str, Sequence[Path]]
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
 
 
 def notes_on(ops: Iterable[Op], quantizable: str) -> list[str]:
@@ -273,6 +297,11 @@ class Backend(ABC):
         needed. ``limit_again``: the weights use all 8 bits and this CPU would add their products wrongly;
         make them smaller. Asked of those that can (``limits_again``).
         """
+
+    @classmethod
+    def servable(cls, folder: Path, metadata: Mapping[str, Any]) -> Servable:
+        """The files of a saved model that servers read, for ``octune export``."""
+        return Servable({}, (), ())
 
     @classmethod
     @abstractmethod

@@ -11,7 +11,17 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from octune.backends.base import Backend, Finalist, Outputs, SelfTest, Settings, Visit, Writer, notes_on
+from octune.backends.base import (
+    Backend,
+    Finalist,
+    Outputs,
+    SelfTest,
+    Servable,
+    Settings,
+    Visit,
+    Writer,
+    notes_on,
+)
 from octune.backends.batches import Fitting, Inputs
 from octune.backends.onnx import storage
 from octune.backends.onnx.alone import alone
@@ -213,6 +223,10 @@ class OnnxBackend(Backend):
         limit_again: bool = False,
     ) -> OnnxModel:
         return storage.load(folder, metadata)
+
+    @classmethod
+    def servable(cls, folder: Path, metadata: Mapping[str, Any]) -> Servable:
+        return storage.servable(folder, metadata)
 
     @classmethod
     def open(cls, source: str) -> Path:

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+from onnx.helper import tensor_dtype_to_np_dtype
 
+from octune.backends.base import Servable, Tensor
 from octune.backends.onnx.files import GRAPH, write_graph
 from octune.backends.onnx.runtimes import ONNX_RUNTIME, RUNTIMES, OnnxModel, named
 from octune.errors import ArtifactError
 from octune.machine import probe_machine
 
-__all__ = ["load", "save", "versions"]
+__all__ = ["load", "save", "servable", "versions"]
 
 log = logging.getLogger("octune")
 
@@ -59,3 +61,25 @@ def load(folder: Path, metadata: Mapping[str, Any]) -> OnnxModel:
         )
         runtime = ONNX_RUNTIME
     return runtime.read(file, here.cores)
+
+
+def servable(folder: Path, metadata: Mapping[str, Any]) -> Servable:
+    """The files that servers read, those of the runtime that won first."""
+    proto = onnx.load(str(folder / GRAPH), load_external_data=False).graph
+    stored = {item.name for item in proto.initializer}
+    files = {runtime.form: runtime.files(folder) for runtime in RUNTIMES}
+    won = named(metadata["runtime"]) or ONNX_RUNTIME
+    return Servable(
+        {form: files[form] for form in sorted(files, key=lambda form: form != won.form) if files[form]},
+        [_tensor(item) for item in proto.input if item.name not in stored],
+        [_tensor(item) for item in proto.output],
+    )
+
+
+def _tensor(item: onnx.ValueInfoProto) -> Tensor:
+    declared = item.type.tensor_type
+    return Tensor(
+        item.name,
+        str(tensor_dtype_to_np_dtype(declared.elem_type)),
+        tuple(size.dim_value if size.HasField("dim_value") else None for size in declared.shape.dim),
+    )

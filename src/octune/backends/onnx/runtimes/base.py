@@ -67,6 +67,7 @@ class Runtime(ABC):
     name: str  # in manifests, and as the form of a trial
     title: str
     package: str
+    form: str  # of its files, as servers call it
     signed_activations: bool  # whether it wants activations around zero signed, without a zero point
 
     def installed(self) -> bool:
@@ -84,6 +85,10 @@ class Runtime(ABC):
     def write(self, model: OnnxModel, folder: Path) -> None:
         """Whatever is needed beside the ONNX file to load the model again: most runtimes need nothing."""
         return
+
+    @abstractmethod
+    def files(self, folder: Path) -> list[Path]:
+        """The files of a saved model that this runtime reads; none if it has not been saved for it."""
 
     @abstractmethod
     def read(self, file: Path, threads: int | None) -> OnnxModel:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
+from octune.backends.onnx.files import GRAPH
 from octune.backends.onnx.graph import Array, Model
 from octune.backends.onnx.runtimes.base import OnnxModel, Port, Runtime
 from octune.errors import ModelError, summary
@@ -23,10 +24,14 @@ class OnnxRuntime(Runtime):
 
     name = package = "onnxruntime"
     title = "ONNX Runtime"
+    form = "onnx"
     signed_activations = False
 
     def build(self, graph: Model, threads: int | None) -> OnnxModel:
         return _OrtModel(graph, session(graph, threads))
+
+    def files(self, folder: Path) -> list[Path]:
+        return sorted(folder.glob(f"{GRAPH}*"))
 
     def read(self, file: Path, threads: int | None) -> OnnxModel:
         return _OrtModel(None, session(file, threads))

@@ -23,6 +23,7 @@ class OpenVino(Runtime):
 
     name = package = "openvino"
     title = "OpenVINO"
+    form = "openvino"
     signed_activations = True
 
     def build(self, graph: Model, threads: int | None) -> OnnxModel:
@@ -36,6 +37,9 @@ class OpenVino(Runtime):
 
         assert isinstance(model, _OpenVinoModel)
         openvino.save_model(model.source, str(folder / IR), compress_to_fp16=False)
+
+    def files(self, folder: Path) -> list[Path]:
+        return [path for path in (folder / IR, (folder / IR).with_suffix(".bin")) if path.exists()]
 
     def read(self, file: Path, threads: int | None) -> OnnxModel:
         declared = Model(onnx.load(str(file), load_external_data=False))

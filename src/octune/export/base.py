@@ -1,0 +1,116 @@
+"""What every layout has in common: the saved model it is made from, and how its folder is written."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from shutil import copyfile
+from typing import Any
+
+from octune import huggingface
+from octune.artifact import manifest
+from octune.backends.base import Servable
+from octune.backends.select import backend_named
+from octune.errors import ArtifactError, ConfigError, UnsupportedError
+from octune.folders import complete_or_absent, sums
+
+__all__ = ["Layout", "Saved", "copy_all"]
+
+RECORD = "octune-export.json"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A saved model, checked: its manifest, its files, and the name that a server is to know it by."""
+
+    folder: Path
+    name: str
+    manifest: dict[str, Any]
+    huggingface: Path | None
+
+    @classmethod
+    def read(cls, folder: Path, name: str | None, companions: Path | None) -> Saved:
+        """Read and check a folder that ``result.save`` wrote."""
+        data = manifest(folder)
+        name = name or folder.resolve().name
+        if not re.fullmatch(r"[\w.-]+", name) or name.startswith("."):
+            raise ConfigError(
+                f"The name of a served model has letters, digits, '_', '-' and '.'. Got {name!r} instead."
+            )
+        if companions is not None and not huggingface.companions(companions):
+            raise ConfigError(
+                f"{companions} is not a Hugging Face folder: it has neither a configuration nor a tokenizer."
+            )
+        own = folder / huggingface.FOLDER
+        return cls(folder, name, data, companions or (own if own.is_dir() else None))
+
+    @cached_property
+    def servable(self) -> Servable:
+        """Its files by format, and its inputs and outputs."""
+        return backend_named(self.manifest["framework"]).servable(self.folder, self.manifest["backend"])
+
+    @property
+    def threads(self) -> int:
+        """How many threads it was timed with."""
+        environment = self.manifest["environment"]
+        return int(environment.get("threads") or environment["machine"]["cores"])
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a server wants a model: which formats it reads, the best one first, and what writes its folder.
+
+    A server with a folder for each model (``per_model``) gets the model's name below the output folder, where
+    other models may be. ``write(saved, form, folder)`` writes into an empty folder. ``finish(saved, output)``
+    comes after that, for what is written outside of it.
+    """
+
+    name: str
+    title: str
+    formats: Sequence[str]
+    write: Callable[[Saved, str, Path], None]
+    per_model: bool = True
+    finish: Callable[[Saved, Path], None] | None = None
+
+    def export(self, saved: Saved, output: Path, *, overwrite: bool = False) -> Path:
+        """Write the model in this layout: complete, or not at all."""
+        form = self._format(saved)
+        target = output / saved.name if self.per_model else output
+        with complete_or_absent(target, RECORD, overwrite=overwrite) as staging:
+            self.write(saved, form, staging)
+            record = {
+                "layout": self.name,
+                "format": form,
+                "plan_digest": saved.manifest["plan_digest"],
+                "score": saved.manifest["best"]["score"],
+                "octune": saved.manifest["octune"],
+                "files": sums(staging),
+            }
+            (staging / RECORD).write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+        if self.finish is not None:
+            self.finish(saved, output)
+        return target
+
+    def _format(self, saved: Saved) -> str:
+        """What was scored, if the server reads it; else the best that it does."""
+        there = saved.servable.files
+        wanted = [form for form in there if form in self.formats]
+        if not wanted:
+            raise UnsupportedError(
+                f"{self.title} reads {' or '.join(self.formats)}, and {saved.folder} is a "
+                f"{saved.manifest['framework']} model with {', '.join(there) or 'none of them'}."
+            )
+        return wanted[0]
+
+
+def copy_all(files: Sequence[Path], folder: Path, stem: str | None = None) -> None:
+    """Copy files, under another name if one is given; their endings stay."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in files:
+        if not path.exists():
+            raise ArtifactError(f"{path} is missing. Copy the whole folder again.")
+        copyfile(path, folder / (path.name if stem is None else stem + path.suffix))

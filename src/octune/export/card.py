@@ -1,0 +1,76 @@
+"""The model card: what an int8 model scores, how sure that is, where it is safe, and how it was made."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from octune.criterion import Criterion
+from octune.export.base import Saved
+from octune.report.text import megabytes
+
+__all__ = ["model_card"]
+
+
+def model_card(saved: Saved) -> str:
+    """The text of ``README.md``."""
+    data = saved.manifest
+    fp32, int8 = data["baseline"], data["best"]
+    machine = data["environment"]["machine"]
+    counts = Counter(scheme["dtype"] for scheme in data["plan"].values())
+    rows = [
+        ("", "fp32", f"int8 ({int8['form']})"),
+        ("score", _score(fp32), _score(int8)),
+        ("latency, median", _milliseconds(fp32), _milliseconds(int8)),
+        ("weights", megabytes(fp32["size"]), megabytes(int8["size"])),
+    ]
+    met = "met" if data["met"] else "**NOT met**"
+    lines = [
+        "---",
+        "tags:",
+        "- int8",
+        "- octune",
+        "---",
+        "",
+        f"# {saved.name}",
+        "",
+        f"An int8 model for CPUs, made by Octune {data['octune']} from a trained fp32 model.",
+        "",
+        *(f"| {' | '.join(row)} |" for row in (rows[0], ("---",) * 3, *rows[1:])),
+        "",
+        f"- Criterion: {Criterion.from_json(data['criterion'])}: {met}.",
+        *([f"- Verdict: {data['verdict']}."] if data.get("verdict") else []),
+        *([f"- Speed-up, measured in turns with fp32: {_speedup(int8)}."] if int8["speedup"] else []),
+        f"- Measured on: {machine['cpu']}, {saved.threads} threads.",
+        f"- Safe on: {data['safe_on']}.",
+        f"- Ops: {', '.join(f'{count} {dtype}' for dtype, count in sorted(counts.items()))}; the rest is "
+        "fp32.",
+        f"- Plan: `{data['plan_digest']}`.",
+        "",
+        _files(saved),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _score(trial: dict[str, Any]) -> str:
+    score = trial["score"]
+    if score is None:
+        return "-"
+    interval = "" if score.get("low") is None else f" [{score['low']:.4f}, {score['high']:.4f}]"
+    return f"{score['value']:.4f}{interval}" + ("" if score.get("n") is None else f" n={score['n']}")
+
+
+def _milliseconds(trial: dict[str, Any]) -> str:
+    return "-" if trial["latency_ms"] is None else f"{trial['latency_ms']:.2f} ms"
+
+
+def _speedup(trial: dict[str, Any]) -> str:
+    interval = trial.get("speedup_interval")
+    return f"{trial['speedup']:.2f}x" + (f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval else "")
+
+
+def _files(saved: Saved) -> str:
+    scored, *others = saved.servable.files
+    text = f"The score is that of the {scored} file."
+    return f"{text} The {' and '.join(others)} file holds the same plan." if others else text

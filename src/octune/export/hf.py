@@ -1,0 +1,38 @@
+"""A Hugging Face folder: what optimum, sentence-transformers and text-embeddings-inference look for.
+
+config.json, tokenizer.json, ...    as they came with the model
+onnx/model.onnx                     for ONNX Runtime
+openvino/openvino_model.xml, .bin   for OpenVINO, if that won
+README.md                           the model card
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from octune.errors import UnsupportedError
+from octune.export.base import Layout, Saved, copy_all
+from octune.export.card import model_card
+from octune.huggingface import CONFIG, copy_companions
+
+__all__ = ["HF"]
+
+# Where each format belongs, and what it is called there; an ONNX file keeps the name model.onnx.
+PLACES = {"onnx": ("onnx", None), "openvino": ("openvino", "openvino_model")}
+
+
+def _write(saved: Saved, form: str, folder: Path) -> None:
+    if saved.huggingface is None or not (saved.huggingface / CONFIG).is_file():
+        raise UnsupportedError(
+            f"{saved.folder} has no {CONFIG} and no tokenizer: the model did not come from a Hugging Face "
+            "folder. Name one whose configuration and tokenizer fit the model (--huggingface)."
+        )
+    copy_companions(saved.huggingface, folder)
+    for kind, files in saved.servable.files.items():
+        if kind in PLACES:
+            place, stem = PLACES[kind]
+            copy_all(files, folder / place, stem)
+    (folder / "README.md").write_text(model_card(saved))
+
+
+HF = Layout("hf", "A Hugging Face folder", tuple(PLACES), _write, per_model=False)

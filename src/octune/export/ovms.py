@@ -1,0 +1,55 @@
+"""OpenVINO Model Server: ``NAME/1/model.xml`` and ``.bin``, or ``NAME/1/model.onnx``; and ``config.json``
+beside them, which lists the models of the folder with the settings that they were timed with.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from octune.errors import ArtifactError
+from octune.export.base import Layout, Saved, copy_all
+
+__all__ = ["OVMS"]
+
+VERSION = "1"
+CONFIG = "config.json"
+MODELS = "model_config_list"
+
+
+def _write(saved: Saved, form: str, folder: Path) -> None:
+    # An ONNX file beyond 2 GB names the file of its tensors, so it keeps its name.
+    copy_all(saved.servable.files[form], folder / VERSION, "model" if form == "openvino" else None)
+
+
+def _list(saved: Saved, output: Path) -> None:
+    """Put the model on the server's list; others that are there stay."""
+    path = output / CONFIG
+    try:
+        data: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        others = [item for item in data.get(MODELS, []) if item["config"]["name"] != saved.name]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ArtifactError(
+            f"{path} is not a configuration of OpenVINO Model Server ({error}). Repair it or remove it."
+        ) from error
+    data[MODELS] = [*others, {"config": _settings(saved)}]
+    path.write_text(json.dumps(data, indent=2) + "\n")
+
+
+def _settings(saved: Saved) -> dict[str, Any]:
+    return {
+        "name": saved.name,
+        "base_path": saved.name,  # relative to the configuration
+        "target_device": "CPU",
+        "plugin_config": {
+            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": "1",
+            "INFERENCE_NUM_THREADS": str(saved.threads),
+            # what stays float was scored in fp32; on CPUs with AMX the default would be bf16
+            "INFERENCE_PRECISION_HINT": "f32",
+        },
+    }
+
+
+OVMS = Layout("ovms", "OpenVINO Model Server", ("openvino", "onnx"), _write, finish=_list)
