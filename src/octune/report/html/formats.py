@@ -4,7 +4,21 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["count", "harm", "ms", "percent", "plain", "plural", "score", "seconds", "signed", "times"]
+from octune.plan import Scheme
+
+__all__ = [
+    "count",
+    "harm",
+    "ms",
+    "percent",
+    "plain",
+    "plural",
+    "scheme",
+    "score",
+    "seconds",
+    "signed",
+    "times",
+]
 
 NONE = "–"
 
@@ -22,6 +36,8 @@ def ms(value: float | None) -> str:
     """Milliseconds, with as many digits as are worth reading."""
     if value is None:
         return NONE
+    if value == 0:
+        return "0 ms"
     return f"{value:.1f} ms" if value >= 100 else f"{value:.2f} ms" if value >= 1 else f"{value:.3f} ms"
 
 
@@ -59,6 +75,11 @@ def seconds(value: float) -> str:
 
 def times(value: float | None) -> str:
     return NONE if value is None else f"{value:.2f}×"
+
+
+def scheme(chosen: Scheme | None) -> str:
+    """A scheme without what goes without saying: weights by channel, and that a range is static."""
+    return NONE if chosen is None else str(chosen).replace(" per_channel", "").replace(" static", "")
 
 
 def count(value: int) -> str:

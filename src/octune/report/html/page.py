@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -15,10 +16,18 @@ from octune.report.html import formats
 from octune.report.html.facts import Facts
 from octune.report.html.svg import NARROW, WIDE
 from octune.report.html.svg.front import front_picture
+from octune.report.html.svg.heat import harm_picture, time_picture
+from octune.report.html.svg.histogram import histogram_picture
+from octune.report.html.svg.kinds import kinds_picture
+from octune.report.html.svg.prediction import prediction_picture
 from octune.report.html.svg.timeline import timeline_picture
 from octune.report.html.views.comparison import comparison_view
 from octune.report.html.views.front import front_view, trial_rows
+from octune.report.html.views.heat import heat_view
+from octune.report.html.views.histograms import histograms_view
+from octune.report.html.views.kinds import kinds_view
 from octune.report.html.views.ops import op_rows
+from octune.report.html.views.prediction import prediction_view
 from octune.report.html.views.reproduce import reproduce_view
 from octune.report.html.views.timeline import timeline_view
 from octune.report.html.views.verdict import verdict_view
@@ -26,10 +35,12 @@ from octune.result import Result
 
 if TYPE_CHECKING:
     import jinja2
+    from markupsafe import Markup
 
 __all__ = ["content", "gather", "render", "write_report"]
 
 TEMPLATES = Path(__file__).parent / "templates"
+HALF, FEW_LAYERS = 450, 12
 View = TypeVar("View")
 
 
@@ -75,7 +86,11 @@ def render(facts: Facts, *, watch: bool = False) -> str:
 
 
 def content(facts: Facts) -> str:
-    """What changes while a run goes on: everything between header and footer."""
+    """What changes while a run goes on: everything but style and script."""
+    ops = op_rows(facts)
+    heat = heat_view(ops)
+    # Two maps of few layers have room side by side.
+    beside = HALF if heat is not None and len(heat.layers) <= FEW_LAYERS else WIDE
     return (
         _templates()
         .get_template("content.html.j2")
@@ -86,8 +101,14 @@ def content(facts: Facts) -> str:
             comparison=comparison_view(facts),
             front=_drawn(front_picture, front_view(facts)),
             trials=trial_rows(facts),
-            ops=sorted(op_rows(facts), key=lambda row: -row.worst),
+            kinds=_drawn(kinds_picture, kinds_view(ops)),
+            ops=sorted(ops, key=lambda row: -row.worst),
             shown=None if facts.shown is None else facts.number(facts.shown),
+            heat=heat,
+            harm_map=_drawn(harm_picture, heat, beside),
+            time_map=_drawn(time_picture, heat, beside),
+            histograms=[(one, histogram_picture(one)) for one in histograms_view(ops, facts.evidence.ranges)],
+            prediction=_drawn(prediction_picture, prediction_view(facts)),
             timeline=_drawn(timeline_picture, timeline_view(facts)),
             reproduce=reproduce_view(facts),
             notes=() if facts.result is None else facts.result.notes,
@@ -96,13 +117,11 @@ def content(facts: Facts) -> str:
     )
 
 
-def _drawn(draw: Callable[[View, float], str], view: View | None) -> str | None:
+def _drawn(draw: Callable[[View, float], str | None], view: View | None, wide: float = WIDE) -> str | None:
     """A picture for the desk and one for the phone: the page shows the one that fits."""
-    if view is None:
-        return None
-    return "".join(
-        f'<div class="{name}">{draw(view, width)}</div>'
-        for name, width in (("wide", WIDE), ("narrow", NARROW))
+    drawn = (None, None) if view is None else (draw(view, wide), draw(view, NARROW))
+    return (
+        None if None in drawn else f'<div class="wide">{drawn[0]}</div><div class="narrow">{drawn[1]}</div>'
     )
 
 
@@ -126,7 +145,15 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["exact"] = _exact
+    environment.filters["breakable"] = _breakable
     return environment
+
+
+def _breakable(name: str) -> Markup:
+    """A long dotted name that may go on in the next line."""
+    from markupsafe import Markup, escape
+
+    return Markup("<wbr>").join(escape(part) for part in re.split(r"(?<=[./])", name))
 
 
 def _exact(value: Any) -> str:

@@ -10,6 +10,7 @@ from octune.report.html.views.timeline import TimelineView
 __all__ = ["timeline_picture"]
 
 ROW = 24
+UNITS = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
 
 
 def timeline_picture(view: TimelineView, width: float) -> str:
@@ -20,12 +21,12 @@ def timeline_picture(view: TimelineView, width: float) -> str:
     height = 8 + ROW * len(rows) + 30
     bottom = height - 26
     x = Linear(0.0, max(view.seconds, 1e-9), left, width - 16)
+    unit, size = next((u for u in UNITS if view.seconds >= 2 * u[1]), UNITS[-1])
     parts = []
-    for value in x.ticks(4 if width > 500 else 2):
-        parts.append(line(x(value), 4, x(value), bottom, "grid"))
-        parts.append(
-            text(x(value), bottom + 18, formats.seconds(value).replace(".0 ", " "), "tick", "middle")
-        )
+    for value in Linear(0.0, x.high / size, 0, 1).ticks(5 if width > 500 else 2):
+        place = x(value * size)
+        parts.append(line(place, 4, place, bottom, "grid"))
+        parts.append(text(place, bottom + 18, f"{value:g} {unit}", "tick", "middle"))
     for index, name in enumerate(names):
         parts.append(text(0, 8 + ROW * index + 16, name, "label"))
     for span in view.spans:

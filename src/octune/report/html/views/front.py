@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from octune.cost.latency import Speedup
 from octune.report.html import formats
 from octune.report.html.facts import Facts
 from octune.result import Result, Trial
@@ -125,6 +126,10 @@ def _tip(facts: Facts, trial: Trial) -> str:
     return "\n".join(lines)
 
 
+def _interval(speed: Speedup) -> str:
+    return f"{formats.times(speed.ratio)} [{speed.low:.2f}, {speed.high:.2f}]"
+
+
 def trial_rows(facts: Facts) -> tuple[TrialRow, ...]:
     """All trials, fp32 first; those that failed too."""
     result = facts.result
@@ -145,7 +150,7 @@ def _row(facts: Facts, result: Result, trial: Trial) -> TrialRow:
         items,
         None if verdict is None else verdict.drop,
         trial.latency_ms,
-        "" if trial.speed is None else str(trial.speed),
+        "" if trial.speed is None or trial.form == "fp32" else _interval(trial.speed),
         trial.seconds,
         "error" if trial.error else outcome,
         trial.error or "",
