@@ -19,6 +19,7 @@ def test_public_names_are_pinned() -> None:
         "Analysis",
         "Config",
         "Criterion",
+        "Listener",
         "OctuneError",
         "Op",
         "Plan",

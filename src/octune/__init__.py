@@ -9,6 +9,7 @@ from octune.analysis import Analysis, analyze
 from octune.artifact import load
 from octune.config import Config
 from octune.criterion import Absolute, Criterion, Relative, Verdict
+from octune.engine.events import Listener
 from octune.errors import OctuneError
 from octune.plan import Op, Plan, Scheme
 from octune.replay import replay
@@ -23,6 +24,7 @@ __all__ = [
     "Analysis",
     "Config",
     "Criterion",
+    "Listener",
     "OctuneError",
     "Op",
     "Plan",

@@ -21,6 +21,7 @@ from octune.errors import ConfigError
 from octune.harm import Group
 from octune.job import Job, Request
 from octune.plan import Op, Plan, Scheme
+from octune.report.listening import listening
 from octune.search.space import Space
 from octune.search.start import Outlook, begin, outlook
 from octune.tune import look
@@ -114,14 +115,20 @@ def analyze(
     *,
     calibration: Any = None,
     config: Config | str | Path | dict[str, Any] | None = None,
+    progress: bool = True,
     listener: Listener | None = None,
 ) -> Analysis:
     """Probe every op of ``model`` on ``calibration`` data; ``config`` may name both. Nothing is evaluated and
-    nothing is written.
+    nothing is written. ``progress`` and ``listener`` are as in :func:`octune.tune`.
     """
-    job = Job.of(
-        Request(model, calibration, config=config, listener=listener, unchecked=True, workspace=False)
-    )
+    with listening(listener, progress=progress) as ear:
+        return _analyze(
+            Request(model, calibration, config=config, listener=ear, unchecked=True, workspace=False)
+        )
+
+
+def _analyze(request: Request) -> Analysis:
+    job = Job.of(request)
     with job:
         if job.calibration is None:
             raise ConfigError(

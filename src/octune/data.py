@@ -10,7 +10,6 @@ message.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -18,8 +17,6 @@ from typing import Any
 from octune.errors import DataError
 
 __all__ = ["Batches", "as_batches"]
-
-log = logging.getLogger("octune")
 
 
 class Batches:
@@ -121,7 +118,6 @@ def as_batches(data: Any, *, role: str, limit: int | None = None) -> Batches:
             f"the {role} data is a generator, which can be iterated only once: its {len(kept)} batches were "
             "read into memory"
         )
-        log.warning("%s", note)
         return Batches(lambda: iter(kept), role, limit, (note,), kept.__getitem__, kept.__len__)
     pick, length = _random_access(data)
     return Batches(lambda: iter(data), role, limit, (), pick, length, lambda: getattr(data, "blocks", None))

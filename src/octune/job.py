@@ -6,14 +6,13 @@ contradictory.
 
 from __future__ import annotations
 
-import logging
 import os
 import shlex
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -41,9 +40,7 @@ from octune.machine import probe_machine
 from octune.search import STRATEGIES, Space, Strategy
 from octune.sources import Materials
 
-__all__ = ["Job", "Request"]
-
-log = logging.getLogger("octune")
+__all__ = ["Job", "Request", "as_config"]
 
 
 @dataclass(frozen=True)
@@ -77,13 +74,12 @@ class Job:
     calibration: Batches | None
     sample_options: tuple[int, ...]
     ranges_path: Path | None
-    notes: list[str] = field(default_factory=list)
     huggingface: Path | None = None  # the folder that the model or its tokenizer came from
 
     @classmethod
     def of(cls, request: Request) -> Job:
         """Make a job of a request; arguments win over the configuration."""
-        config = with_criterion(_config(request.config), request.criterion)
+        config = with_criterion(as_config(request.config), request.criterion)
         _refuse_unimplemented(config)
         materials = sources.collect(
             config,
@@ -133,7 +129,10 @@ class Job:
         evaluator, certifier, evaluation_batches = _evaluators(
             backend, request, materials, config, certify is not None
         )
-        notes = [*unlabelled, *(calibration_batches.notes if calibration_batches else ())]
+        notes = [
+            *unlabelled,
+            *(note for data in (calibration_batches, evaluation_batches) if data for note in data.notes),
+        ]
         if calibration_batches is None and config.quantization.approach == "static":
             raise ConfigError(
                 "quantization.approach is static, which takes ranges from calibration data, and there is "
@@ -145,8 +144,6 @@ class Job:
             notes.append(
                 "calibration and evaluation use the same data: the score is flattered, give separate data"
             )
-        for note in notes:
-            log.warning("%s", note)
         criterion = criterion_of(request.criterion, config, evaluator)
         evaluated = None if evaluation_batches is None else _first(backend, evaluation_batches)
         calibrated = None if calibration_batches is None else _first(backend, calibration_batches)
@@ -166,10 +163,11 @@ class Job:
         stopwatch = Stopwatch(
             backend, Timing(config.performance.warmup, config.performance.iterations), stop, example
         )
-        study = Study(
-            backend, evaluator, criterion, journal, stop, request.listener or Listener(), stopwatch, certifier
-        )
-        job = cls(config, study, calibration_batches, samples, folder / RANGES if folder else None, notes)
+        listener = request.listener or Listener()
+        study = Study(backend, evaluator, criterion, journal, stop, listener, stopwatch, certifier)
+        for note in notes:
+            study.note(note)
+        job = cls(config, study, calibration_batches, samples, folder / RANGES if folder else None)
         journal.append("run", job._stamp())
         return job
 
@@ -212,10 +210,10 @@ class Job:
             )
         self.study.journal.close()
         self.study.backend.close()
-        self.study.listener.close()
 
 
-def _config(config: Config | str | Path | dict[str, Any] | None) -> Config:
+def as_config(config: Config | str | Path | dict[str, Any] | None) -> Config:
+    """A configuration in memory, whichever way it was given."""
     if config is None:
         return Config()
     if isinstance(config, Config):

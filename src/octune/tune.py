@@ -22,9 +22,10 @@ from octune.engine import Study
 from octune.engine.events import Listener
 from octune.evaluation.metrics import Metric
 from octune.evidence import Evidence
-from octune.job import Job, Request
+from octune.job import Job, Request, as_config
 from octune.plan import Op, Plan, Scheme
 from octune.replay import record
+from octune.report.listening import listening
 from octune.result import Result, Saving, Trial, fp32_beside
 from octune.search import Space, Strategy
 from octune.search.options import legal_ops
@@ -44,6 +45,7 @@ def tune(
     criterion: Criterion | float | str | Mapping[str, Any] | None = None,
     certify: str | None = None,
     config: Config | str | Path | dict[str, Any] | None = None,
+    progress: bool = True,
     listener: Listener | None = None,
 ) -> Result:
     """Find the fastest int8 form of ``model`` that keeps its score.
@@ -57,9 +59,21 @@ def tune(
     :class:`Relative` or :class:`Absolute`. ``certify="holdout"`` keeps 30 % of the evaluation data out of the
     search, for the final word. ``config`` is a :class:`Config`, a YAML file or a dict, and may name model,
     data and metric itself. The model you bring is not changed.
+
+    In a terminal or a notebook a live table shows how far it is; elsewhere stages and trials go to the
+    ``octune`` logger at level INFO. ``progress=False`` says nothing at all. A ``listener`` of your own (a
+    :class:`Listener`) hears of every stage, trial and note instead.
+
     There is always a :class:`Result`; a set-up that cannot work raises.
     """
-    request = Request(model, calibration, evaluate, metric, evaluation, criterion, certify, config, listener)
+    config = as_config(config)
+    with listening(listener, progress=progress, timeout=config.tuning.timeout) as ear:
+        return _tune(
+            Request(model, calibration, evaluate, metric, evaluation, criterion, certify, config, ear)
+        )
+
+
+def _tune(request: Request) -> Result:
     job = Job.of(request)
     with job, job.study.stop.remembering_interrupts():
         study = job.study
@@ -202,9 +216,8 @@ def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resu
         ops=ops,
         notes=(
             *study.backend.notes,
-            *job.notes,
+            *study.notes,
             *study.evaluator.notes(study.pairing),
-            *study.listener.notes,
             *late,
         ),
         seconds=study.stop.seconds,

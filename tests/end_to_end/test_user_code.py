@@ -143,8 +143,12 @@ def test_trials_survive_json(tuned: Result) -> None:
 def test_a_listener_hears_it_all(data: Digits) -> None:
     class Ear(Listener):
         def __init__(self) -> None:
-            super().__init__()
             self.heard: list[str] = []
+            self.ended: list[str] = []
+
+        def done(self, name: str, seconds: float) -> None:
+            assert seconds >= 0
+            self.ended.append(name)
 
         def stage(self, name: str, detail: str) -> None:
             self.heard.append(name)
@@ -159,6 +163,7 @@ def test_a_listener_hears_it_all(data: Digits) -> None:
     tune(data, data.accuracy, listener=ear)
     begin = ["baseline", "trial fp32", "prepare", "calibration", "harm"]
     assert ear.heard == [*begin, "look", "trial", "trial eager", "look", "closed"]
+    assert ear.ended == [name for name in ear.heard if not name.startswith("trial ") and name != "closed"]
 
 
 # -- scoring code that misbehaves ----------------------------------------------------------------------------

@@ -352,7 +352,7 @@ def test_a_form_that_is_not_faster_is_not_used() -> None:
     fake(made).forms = [lambda plan: Finalist("compiled", Model(plan, seconds=0.05))]
     made.finalists(made.trials[0], ranges)
     assert len(made.trials) == 1
-    assert "the compiled form is not clearly faster" in made.listener.notes[0]
+    assert "the compiled form is not clearly faster" in made.notes[0]
 
 
 def test_a_form_must_be_clearly_faster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,7 +364,7 @@ def test_a_form_must_be_clearly_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     made.finalists(made.trials[0], ranges)
     assert [trial.form for trial in made.trials] == ["eager", "fast"]
-    assert made.listener.notes == [
+    assert made.notes == [
         "the slow form is not clearly faster than eager int8 (2.30x [2.10, 2.50], eager 2.00x [1.80, 2.20]), "
         "so it is not used"
     ]
@@ -379,7 +379,7 @@ def test_a_form_that_cannot_be_made_is_a_note() -> None:
     made, ranges = with_winner()
     fake(made).forms = [fail]
     made.finalists(made.trials[0], ranges)
-    assert made.listener.notes == ["the winner stays eager int8: RuntimeError: no compiler"]
+    assert made.notes == ["the winner stays eager int8: RuntimeError: no compiler"]
 
 
 def test_an_interrupted_compilation_leaves_the_eager_winner() -> None:
@@ -437,7 +437,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, *speeds: Speedup) -> dict[str, list[A
 
 def tuned(monkeypatch: pytest.MonkeyPatch, made: Study, config: Config | None = None) -> Result:
     """A whole run of this study."""
-    job = Job(config or Config(), made, BATCHES, (8,), None, [])
+    job = Job(config or Config(), made, BATCHES, (8,), None)
     monkeypatch.setattr(Job, "of", lambda *args, **kwargs: job)
     return tune()
 
@@ -610,7 +610,7 @@ def test_models_that_tie_in_speed_are_chosen_by_size(monkeypatch: pytest.MonkeyP
 
 
 def chosen(made: Study, objective: str) -> Plan:
-    job = Job(parse_config({"tuning": {"objective": objective}}, source="test"), made, None, (8,), None, [])
+    job = Job(parse_config({"tuning": {"objective": objective}}, source="test"), made, None, (8,), None)
     best = _fastest_passing(made, job)
     assert best is not None
     return best.plan
@@ -625,7 +625,7 @@ def test_a_gain_beyond_what_ops_allow_is_doubtful(monkeypatch: pytest.MonkeyPatc
     made.trial(Plan({"a": INT8}), "", ranges)
     limit = asked["ceiling"][0]
     assert limit == pytest.approx(SLACK * 4.0 / 3.0)
-    assert made.listener.notes == [
+    assert made.notes == [
         "a speed-up of 15.00x [14.00, 16.00] is doubtful: by what its ops take alone, it is no more than "
         f"{limit:.2f}x"
     ]

@@ -25,11 +25,14 @@ class Clock:
         self.seconds: dict[str, float] = {}
         self._listener, self._journal = listener, journal
         self._entered: tuple[str, float] | None = None
+        self._announced: tuple[str, float] | None = None
 
     def enter(self, stage: str, detail: str) -> None:
         """A stage begins, and the one before it ends."""
+        self._tell()
         self._switch(stage)
         self._journal.append("stage", {"name": stage, "detail": detail, "at": time.time()})
+        self._announced = (stage, time.perf_counter())
         self._listener.stage(stage, detail)
 
     @contextmanager
@@ -40,15 +43,26 @@ class Clock:
         try:
             yield
         finally:
-            self.stop() if before is None else self._switch(before[0])
+            self._book() if before is None else self._switch(before[0])
 
     def stop(self) -> None:
-        """Book the time of the stage that ends here."""
+        """The last stage has ended."""
+        self._book()
+        self._tell()
+
+    def _tell(self) -> None:
+        """Announce that a stage has ended; what was booked under other names meanwhile is a part of it."""
+        if self._announced is not None:
+            stage, begun = self._announced
+            self._announced = None
+            self._listener.done(stage, time.perf_counter() - begun)
+
+    def _book(self) -> None:
         if self._entered is not None:
             stage, begun = self._entered
             self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - begun
             self._entered = None
 
     def _switch(self, stage: str) -> None:
-        self.stop()
+        self._book()
         self._entered = (stage, time.perf_counter())

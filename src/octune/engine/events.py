@@ -1,5 +1,11 @@
 """What a run says while it works. The terminal listens with a live table, a program with logging, a test with
 a list.
+
+    class Ear(octune.Listener):
+        def trial(self, trial):
+            print(trial.form, trial.score, trial.verdict)
+
+    octune.tune(..., listener=Ear())
 """
 
 from __future__ import annotations
@@ -8,29 +14,43 @@ import logging
 
 from octune.result import Trial
 
-__all__ = ["Listener"]
+__all__ = ["Listener", "Silent"]
 
 log = logging.getLogger("octune")
 
 
 class Listener:
-    """Hears of stages, trials and notes; this one writes them to the ``octune`` logger."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
+    """Hears of stages, trials and notes; this one writes them to the ``octune`` logger. Override what you
+    want to hear.
+    """
 
     def stage(self, name: str, detail: str) -> None:
         """A stage begins."""
         log.info("%s: %s", name, detail)
+
+    def done(self, name: str, seconds: float) -> None:
+        """A stage has ended."""
+        log.info("%s took %.1f s", name, seconds)
 
     def trial(self, trial: Trial) -> None:
         """A trial has ended."""
         log.info("%s (%s): %s", trial.reason, trial.form, trial.error or trial.verdict)
 
     def note(self, text: str) -> None:
-        """Something that the user should know."""
-        self.notes.append(text)
+        """Something that the user should know; it is in the result's notes, too."""
         log.warning("%s", text)
 
     def close(self) -> None:
         """The run is over."""
+
+
+class Silent(Listener):
+    """Hears everything and says nothing."""
+
+    def stage(self, name: str, detail: str) -> None: ...
+
+    def done(self, name: str, seconds: float) -> None: ...
+
+    def trial(self, trial: Trial) -> None: ...
+
+    def note(self, text: str) -> None: ...

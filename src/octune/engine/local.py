@@ -59,9 +59,15 @@ class Study:
     ranges: dict[int, Ranges] = field(default_factory=dict)
     baseline_trial: Trial | None = None
     pairing: Pairing = field(default_factory=Pairing)
+    notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.clock = Clock(self.listener, self.journal)
+
+    def note(self, text: str) -> None:
+        """Something that the user should know: now, and in the result."""
+        self.notes.append(text)
+        self.listener.note(text)
 
     # -- stages ----------------------------------------------------------------------------------------------
 
@@ -155,9 +161,9 @@ class Study:
             return self.criterion.judge(baseline, Score.from_json(answer["score"]))
         except KeyboardInterrupt:
             self.stop.interrupted = True
-            self.listener.note("the winner was not scored on the data held out: interrupted by the user")
+            self.note("the winner was not scored on the data held out: interrupted by the user")
         except OctuneError as error:
-            self.listener.note(f"the winner could not be scored on the data held out: {summary(error)}")
+            self.note(f"the winner could not be scored on the data held out: {summary(error)}")
         return None
 
     def _held_out_baseline(self, certifier: Evaluator) -> tuple[Score, Pairing]:
@@ -286,7 +292,7 @@ class Study:
             self.stop.interrupted = True
         except Exception as error:
             log.debug("finalist", exc_info=True)
-            self.listener.note(f"the winner stays eager int8: {type(error).__name__}: {summary(error)}")
+            self.note(f"the winner stays eager int8: {type(error).__name__}: {summary(error)}")
 
     def _finalist(self, form: str, model: Any, winner: Trial, ranges: Ranges) -> None:
         key, rival = _key(form, winner.plan, ranges), winner.speed or FP32
@@ -300,7 +306,7 @@ class Study:
             return
         measured = Timed.from_json(answer)
         if not measured.speed.beats(rival):
-            self.listener.note(
+            self.note(
                 f"the {form} form is not clearly faster than eager int8 ({measured.speed}, eager {rival}), "
                 "so it is not used"
             )
@@ -363,7 +369,7 @@ class Study:
         most = self.stopwatch.most(plan)
         measured = self._speed(model, most=most)
         if measured is not None and measured.speed.ratio > most:
-            self.listener.note(
+            self.note(
                 f"a speed-up of {measured.speed} is doubtful: by what its ops take alone, it is no more than "
                 f"{most:.2f}x"
             )

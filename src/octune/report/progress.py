@@ -75,14 +75,14 @@ class LiveProgress(Listener):
     """A live table on a terminal; plain lines elsewhere."""
 
     def __init__(self, console: Console, timeout: float = 0) -> None:
-        super().__init__()
         self._console = console
         self._trials: list[Trial] = []
         self._spinner = Spinner("dots", text="starting")
         self._begun = time.monotonic()
         self._timeout = timeout
         self._live: Live | None = None
-        if console.is_terminal:
+        self._lines = not console.is_terminal  # a live table cannot be drawn there
+        if not self._lines:
             self._live = Live(self, console=console, refresh_per_second=8, transient=True)
             self._live.start()
 
@@ -112,20 +112,21 @@ class LiveProgress(Listener):
 
     def stage(self, name: str, detail: str) -> None:
         self._stage = f"{name}: {detail}"
-        if self._live is None:
+        if self._lines:
             self._say(self._stage)
+
+    def done(self, name: str, seconds: float) -> None: ...
 
     def trial(self, trial: Trial) -> None:
         self._trials.append(trial)
-        if self._live is None:
+        if self._lines:
             self._say(
                 f"  {trial.form}: score {trial.score}, {trial.verdict}"
                 if trial.error is None
                 else f"  {trial.form}: {trial.error}"
             )
 
-    def note(self, text: str) -> None:
-        self.notes.append(text)
+    def note(self, text: str) -> None: ...
 
     def close(self) -> None:
         if self._live is not None:
