@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,8 @@ from rich.console import Console
 
 from octune.cost.latency import Speedup, Spread, Timed
 from octune.criterion import Relative
-from octune.plan import Plan, Scheme
+from octune.errors import MissingDependency
+from octune.plan import Op, Plan, Scheme
 from octune.report.tables import result_table
 from octune.result import Result, Trial, fp32_beside
 from octune.score import Score
@@ -156,3 +158,59 @@ def test_a_result_without_its_backend_cannot_be_saved(tmp_path: object) -> None:
 
     with pytest.raises(ArtifactError, match="no model to save"):
         result().save(f"{tmp_path}/model")
+
+
+def told() -> Result:
+    """A result with a winner and a trial that failed."""
+    plan = Plan({"a": Scheme.int8(), "b": Scheme.fp32()})
+    timed = Timed(Speedup(2.5, 2.3, 2.7), 1.93, Spread(1.9, 1.93, 2.1), Spread(4.5, 4.83, 5.0))
+    best = Trial(plan, form="compiled", reason="the winner", score=Score.of(0.9)).timed(timed)
+    best = best.judged(Relative(0.01), Score.of(0.9))
+    failed = Trial(plan, reason="another", error="RuntimeError: no")
+    ops = (Op("a", "linear", (Scheme.int8(), Scheme.fp32()), 12), Op("b", "conv2d", parameters=9))
+    return replace(
+        result(best, failed), best=best, plan=plan, ops=ops, batch=32, kept={"b": "accuracy"}, seconds=27.0
+    )
+
+
+def test_a_result_in_one_line() -> None:
+    shown = repr(told())
+    assert shown == (
+        "<octune.Result: criterion met, int8 (compiled), score 0.9000 -> 0.9000, 2.50x [2.30, 2.70], "
+        "2 trials in 27.0 s>"
+    )
+    assert len(repr(told().trials)) < 300
+    assert "RuntimeError: no" in repr(told().trials[1])
+    assert "fp32" in repr(result())
+
+
+def test_a_notebook_shows_the_table() -> None:
+    html = told()._repr_html_()
+    assert "1.93 ms (p90 2.10)" in html
+    assert html.count("<pre") == 1
+
+
+def test_a_result_as_plain_data() -> None:
+    data = told().to_dict(saved_to="model-int8")
+    assert json.loads(told().to_json(saved_to="model-int8")) == data
+    assert (data["met"], data["batch"], data["saved_to"]) == (True, 32, "model-int8")
+    assert data["best"]["spread_ms"] == {"p10": 1.9, "p50": 1.93, "p90": 2.1}
+    assert told().to_dict()["saved_to"] is None
+
+
+def test_a_result_as_data_frames() -> None:
+    pytest.importorskip("pandas")
+    trials, ops = told().to_pandas()
+    assert list(trials.form) == ["fp32", "compiled", "eager"]
+    assert trials.p90_ms[1] == 2.1
+    assert trials.fp32_p50_ms[1] == 4.83
+    assert trials.outcome[1] == "pass"
+    assert list(ops.op) == ["a", "b"]
+    assert list(ops.dtype) == ["int8", "fp32"]
+    assert ops.why[1] == "accuracy"
+
+
+def test_without_pandas_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingDependency, match=r"to_pandas\(\) needs pandas.*: pip install pandas$"):
+        told().to_pandas()

@@ -97,10 +97,10 @@ class DownloadError(OctuneError):
 class MissingDependency(OctuneError, ImportError):
     """A package that is needed here is not installed."""
 
-    def __init__(self, package: str, extra: str, purpose: str) -> None:
+    def __init__(self, package: str, extra: str | None, purpose: str) -> None:
+        wanted = package if extra is None else f"'octune[{extra}]'"
         super().__init__(
-            f"{purpose} needs {package}, which is not installed. Install it with: pip install "
-            f"'octune[{extra}]'"
+            f"{purpose} needs {package}, which is not installed. Install it with: pip install {wanted}"
         )
 
 

@@ -8,6 +8,7 @@ if result.met:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,11 +22,12 @@ from octune.score import Score
 if TYPE_CHECKING:
     from octune.backends.base import Writer
     from octune.evidence import Evidence
+    from octune.report.data import Tables
 
 __all__ = ["Result", "Saving", "Trial", "fp32_beside"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Trial:
     """One plan that was tried: what it scored, how fast it ran, or why it failed.
 
@@ -67,6 +69,11 @@ class Trial:
     def key(self) -> str:
         """What it is found by: the form it ran in, what it was calibrated on, and the plan."""
         return f"{self.form}:{self.samples}:{self.plan.digest}"
+
+    def __repr__(self) -> str:
+        said = [self.form, self.reason, self.error or (f"score {self.score}" if self.score else "")]
+        said += [self.verdict.outcome if self.verdict else "", f"{self.speed}" if self.speed else ""]
+        return f"<octune.Trial: {', '.join(filter(None, said))}>"
 
     def to_json(self) -> dict[str, Any]:
         """Plain data. The verdict is left out: it follows from the scores and the criterion."""
@@ -155,7 +162,7 @@ class Saving:
     huggingface: Path | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """The best model found, and everything that was learned on the way.
 
@@ -236,7 +243,35 @@ class Result:
 
         return write_report(self, Path(path))
 
+    def to_dict(self, *, saved_to: str | Path | None = None) -> dict[str, Any]:
+        """Everything as plain data, except the model: what ``octune tune --json`` prints."""
+        from octune.report.data import as_data
+
+        return as_data(self, saved_to)
+
+    def to_json(self, *, saved_to: str | Path | None = None) -> str:
+        """The same as text."""
+        return json.dumps(self.to_dict(saved_to=saved_to), indent=1)
+
+    def to_pandas(self) -> Tables:
+        """Two data frames, ``trials`` (fp32 is the first row) and ``ops``; needs pandas."""
+        from octune.report.data import as_tables
+
+        return as_tables(self)
+
     def __str__(self) -> str:
         from octune.report.text import story
 
         return story(self)
+
+    def __repr__(self) -> str:
+        from octune.report.text import headline
+
+        return f"<octune.Result: {headline(self)}>"
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows it."""
+        from octune.report.notebook import as_html
+        from octune.report.tables import result_table
+
+        return as_html(result_table(self))

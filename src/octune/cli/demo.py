@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,6 @@ import typer
 from octune.cli.app import app
 from octune.cli.console import interruptible, open_console
 from octune.cli.options import AsJson, Verbose
-from octune.cli.summary import summary
 
 
 @app.command()
@@ -33,7 +31,7 @@ def demo(
         result = run_demo(console)
     saved = result.save(output, overwrite=True)
     if as_json:
-        typer.echo(json.dumps(summary(result, saved), indent=1))
+        typer.echo(result.to_json(saved_to=saved))
     else:
         console.print(result_table(result, str(saved)))
         console.print(f"[dim]load it with: octune.load({str(saved)!r})[/dim]")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,6 @@ import typer
 from octune.cli.app import app
 from octune.cli.console import open_console
 from octune.cli.options import AsJson
-from octune.cli.summary import summary
 
 
 @app.command()
@@ -28,7 +26,7 @@ def replay(
 
     result = read(directory)
     if as_json:
-        typer.echo(json.dumps(summary(result), indent=1))
+        typer.echo(result.to_json())
     else:
         console = open_console()
         console.print(trial_table([result.baseline, *result.trials]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +12,6 @@ import typer
 from octune.cli.app import app
 from octune.cli.console import interruptible, open_console
 from octune.cli.options import AsJson, Conf, Data, Model, Quiet, Task, Tokenizer, Verbose, named
-from octune.cli.summary import summary
 from octune.config import Config, load_config
 from octune.errors import WorkspaceError
 
@@ -122,7 +120,7 @@ def _run(
         result = run(config=config, listener=listener)
     saved = result.save(output or folder / "model", overwrite=True)
     if as_json:
-        typer.echo(json.dumps(summary(result, saved), indent=1))
+        typer.echo(result.to_json(saved_to=saved))
     elif quiet:
         typer.echo(
             f"{'met' if result.met else 'NOT met'}: {result.best.score}, {result.speedup or 0:.2f}x, saved "

@@ -49,6 +49,6 @@ def _notebook() -> Any:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if not hasattr(shell, "kernel"):
         return None
-    from IPython.display import display  # type: ignore[import-not-found]
+    from IPython.display import display
 
     return display

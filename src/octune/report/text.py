@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "conditions",
+    "headline",
     "in_evaluations",
     "megabytes",
     "milliseconds",
@@ -79,6 +80,19 @@ def spent(result: Result) -> str:
     return f"{parts}; {evaluations:.1f} fp32 evaluations" + (
         f" and {compiling:.1f} s of compiling" if compiling else ""
     )
+
+
+def headline(result: Result) -> str:
+    """What came of it, in one line."""
+    best, score = result.best, result.baseline.score
+    said = [
+        "criterion met" if result.met else "criterion NOT met",
+        "fp32" if best.form == "fp32" else f"int8 ({best.form})",
+        f"score {score.value:.4f} -> {best.score.value:.4f}" if score and best.score else "",
+        f"{best.speed}" if best.speed is not None and best.form != "fp32" else "",
+        f"{plural(len(result.trials), 'trial')} in {result.seconds:.1f} s",
+    ]
+    return ", ".join(filter(None, said))
 
 
 def story(result: Result) -> str:
