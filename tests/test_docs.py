@@ -33,6 +33,7 @@ SOURCES = sorted(
 )
 # Hosts that documents and code may point to: public ones, known to everybody.
 HOSTS = {
+    "127.0.0.1",  # the machine that one is at
     "pypi.org",
     "download.pytorch.org",
     "gluebenchmark.com",

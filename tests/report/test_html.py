@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 import json
 import re
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ from octune.cli import app
 from octune.errors import OctuneError, WorkspaceError
 from octune.report.html import formats, render, write_report
 from octune.report.html.page import gather
+from octune.report.html.views.ops import op_rows
+from octune.report.html.watch import Watch
 from tests.digits import config, digits
 
 
@@ -118,3 +122,43 @@ def test_a_file_that_cannot_be_written(finished: octune.Result, tmp_path: Path) 
     (tmp_path / "file").touch()
     with pytest.raises(OctuneError, match="could not be written"):
         finished.report(tmp_path / "file" / "report.html")
+
+
+def test_overlays_for_model_explorer(finished: octune.Result, tmp_path: Path) -> None:
+    assert finished.workspace is not None
+    file = tmp_path / "overlay.json"
+    arguments = [str(finished.workspace), "-o", str(tmp_path / "r.html"), "--model-explorer", str(file)]
+    assert CliRunner().invoke(app, ["report", *arguments]).exit_code == 0
+    rows = {row.name: row for row in op_rows(gather(finished))}
+    harm, ms = (json.loads((tmp_path / name).read_text()) for name in ("overlay.json", "overlay-ms.json"))
+    assert harm["results"]["4"] == harm["results"]["p_4_weight"] == {"value": rows["4"].harm}
+    for name, row in rows.items():
+        assert (name in ms["results"]) == (row.saved_ms is not None)
+    assert [item["stop"] for item in harm["gradient"]] == [0, 1]
+
+
+def test_watching_is_for_this_machine_and_says_what_it_cannot_do(tmp_path: Path) -> None:
+    with Watch(tmp_path, 0) as watch:
+        with urllib.request.urlopen(watch.url) as answer:
+            assert "Waiting for a run to begin" in answer.read().decode()
+        assert watch.news()["ended"] is False
+        foreign = urllib.request.Request(watch.url, headers={"Host": "example.org"})
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(foreign)
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"{watch.url}journal.jsonl")
+        port = int(watch.url.rsplit(":", 1)[1].strip("/"))
+        with pytest.raises(OctuneError, match=rf"Port {port} is in use. Choose another with --port"):
+            Watch(tmp_path, port)
+    for arguments in ([str(tmp_path), "--port", "1"], [str(tmp_path / "none"), "--watch"]):
+        with pytest.raises(OctuneError):
+            CliRunner().invoke(app, ["report", *arguments], catch_exceptions=False)
+
+
+def test_watching_a_run_that_has_ended_writes_its_report(finished: octune.Result, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    arguments = [str(finished.workspace), "--watch", "--port", "0", "--output", str(file)]
+    shown = CliRunner().invoke(app, ["report", *arguments])
+    assert shown.exit_code == 0
+    assert "http://127.0.0.1:" in shown.stdout
+    assert file.exists()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import jinja2
     from markupsafe import Markup
 
-__all__ = ["content", "gather", "render", "write_report"]
+__all__ = ["content", "gather", "page", "render", "write_report"]
 
 TEMPLATES = Path(__file__).parent / "templates"
 HALF, FEW_LAYERS = 450, 12
@@ -57,13 +57,13 @@ def gather(source: Result | str | Path) -> Facts:
 
 def write_report(source: Result | str | Path, path: Path) -> Path:
     """Write the report of a result, or of the run in a workspace; the file appears complete or not at all."""
-    page = render(gather(source))
+    text = render(gather(source))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}-", delete=False
         ) as file:
-            file.write(page)
+            file.write(text)
         os.chmod(file.name, 0o644)
         os.replace(file.name, path)
     except OSError as error:
@@ -73,15 +73,23 @@ def write_report(source: Result | str | Path, path: Path) -> Path:
     return path
 
 
-def render(facts: Facts, *, watch: bool = False) -> str:
-    """The whole file. With ``watch`` it asks the server that it came from for news."""
-    templates = _templates()
-    return templates.get_template("page.html.j2").render(
-        title=_title(facts),
-        content=content(facts),
-        style=(TEMPLATES / "style.css").read_text(),
-        script=(TEMPLATES / "script.js").read_text(),
-        watch=watch,
+def render(facts: Facts) -> str:
+    """The whole file."""
+    return page(_title(facts), content(facts))
+
+
+def page(title: str, body: str, *, watch: bool = False) -> str:
+    """A page with this content. With ``watch`` it asks the server that it came from for news."""
+    return (
+        _templates()
+        .get_template("page.html.j2")
+        .render(
+            title=title,
+            content=body,
+            style=(TEMPLATES / "style.css").read_text(),
+            script=(TEMPLATES / "script.js").read_text(),
+            watch=watch,
+        )
     )
 
 
