@@ -4,7 +4,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13; do $$python -c
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint unit bench clean
+.PHONY: demo test lint unit bench docs clean
 
 demo: $(VENV)/.torch
 	$(BIN)/octune demo
@@ -25,6 +25,9 @@ unit: $(VENV)/.all
 bench: $(VENV)/.all
 	$(BIN)/python benchmarks/torch_speed.py
 
+docs: $(VENV)/.all
+	$(BIN)/mkdocs build
+
 # torch comes first and by its exact version: asked for by another package, pip would take a build with gigabytes of CUDA.
 $(VENV)/.torch: pyproject.toml
 	test -x $(BIN)/python || test -n "$(PYTHON)" || { echo "needs Python 3.11, 3.12 or 3.13: make PYTHON=..."; exit 1; }
@@ -38,4 +41,4 @@ $(VENV)/.all: $(VENV)/.torch pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) dist build site .mypy_cache .ruff_cache .pytest_cache

@@ -3,5 +3,5 @@
     from octune.compat import ilit                             # was: import ilit
     from octune.compat.lpot import Quantization                # was: from lpot import Quantization
 
-Thin: both translate and call :func:`octune.tune`. docs/compat.md maps the old names to the new ones.
+Thin: both translate and call :func:`octune.tune`. docs/migrating.md maps the old names to the new ones.
 """
