@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from octune.cost.load import Patience
 
@@ -23,6 +24,10 @@ os.environ.setdefault("OCTUNE_COST_CACHE", "off")
 # A shell that runs the tests in the background has them ignore Ctrl-C, and what they start inherits that.
 # Some tests press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# No test may fail because the machine was busy.
+settings.register_profile("octune", deadline=None)
+settings.load_profile("octune")
 
 # Tests run side by side in several processes, each with CPUs of its own, so that the timings of one do not
 # suffer from the others. Frameworks count the CPUs of a process when they are imported, later than this.

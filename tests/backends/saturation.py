@@ -163,7 +163,7 @@ class ExactSums:
         raise NotImplementedError
 
     def test_no_input_overflows(self, shape: Shape) -> None:
-        @settings(max_examples=self.examples, deadline=None, derandomize=True, database=None)
+        @settings(max_examples=self.examples, derandomize=True, database=None)
         @given(
             seed=st.integers(0, 2**32 - 1),
             tail=st.sampled_from((0.2, 1.0, 4.0)),

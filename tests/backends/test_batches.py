@@ -189,7 +189,7 @@ FORMS: list[Form] = [
 ]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     form=st.sampled_from(FORMS),
     rows=st.integers(1, 6),
@@ -264,7 +264,7 @@ anything = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(anything)
 def test_anything_is_split_or_refused(batch: Any) -> None:
     graphs = []

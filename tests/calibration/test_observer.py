@@ -29,7 +29,7 @@ def observe(*parts: np.ndarray, **how: object) -> TensorStats:
     return stats
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(streams)
 def test_streaming_equals_one_shot(parts: list[np.ndarray]) -> None:
     streamed, whole = observe(*parts), observe(np.concatenate(parts))
@@ -46,7 +46,7 @@ def test_streaming_equals_one_shot(parts: list[np.ndarray]) -> None:
     assert streamed.counts.sum() == whole.counts.sum() == sum(part.size for part in parts)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(streams)
 def test_widening_conserves_mass_and_moves_it_by_at_most_two_bins(parts: list[np.ndarray]) -> None:
     stats = observe(*parts)

@@ -36,7 +36,7 @@ def stats_of(array: np.ndarray) -> TensorStats:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(array=arrays)
 def test_every_range_holds_zero_and_stays_inside_minmax(method: str, array: np.ndarray) -> None:
     stats = stats_of(array)
@@ -54,7 +54,7 @@ def test_minmax_is_exact(array: np.ndarray) -> None:
     )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(arrays)
 def test_mse_and_kl_are_never_worse_than_minmax_in_their_own_measure(array: np.ndarray) -> None:
     stats = stats_of(array)

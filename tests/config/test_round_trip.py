@@ -134,7 +134,7 @@ CONFIGS = section(
 
 
 # building the first example fills Hypothesis' tables
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(CONFIGS)
 def test_yaml(config: Config) -> None:
     written = config.to_yaml()
@@ -143,7 +143,7 @@ def test_yaml(config: Config) -> None:
 
 
 # building the first example fills Hypothesis' tables
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(CONFIGS)
 def test_json(config: Config) -> None:
     assert Config.from_json(json.loads(json.dumps(config.to_json(), allow_nan=False))) == config

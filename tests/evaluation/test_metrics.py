@@ -112,7 +112,7 @@ def test_multiclass_mcc_items() -> None:
 
 
 @given(st.integers(0, 10_000), st.integers(100, 200), st.sampled_from([*SMOOTH, "spearmanr", "corr"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_mean_of_items_is_close_to_the_value(seed: int, count: int, name: str) -> None:
     """The jackknife's bias correction is of order 1/n for a smooth metric."""
     predicted, truth = classes(count, seed=seed) if name in CLASSIFICATION else numbers(count, seed)
@@ -124,7 +124,6 @@ def test_mean_of_items_is_close_to_the_value(seed: int, count: int, name: str) -
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=50))
-@settings(deadline=None)
 def test_items_of_accuracy_are_the_hits(pairs: list[tuple[int, int]]) -> None:
     predicted, truth = zip(*pairs, strict=True)
     score = get_metric("acc").score(predicted, truth)
@@ -133,7 +132,6 @@ def test_items_of_accuracy_are_the_hits(pairs: list[tuple[int, int]]) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=12))
-@settings(deadline=None)
 def test_small_and_one_sided_inputs_stay_finite_or_raise(pairs: list[tuple[int, int]]) -> None:
     predicted, truth = np.array(pairs).T
     assert np.isfinite(items(get_metric("mcc").score(predicted, truth))).all()

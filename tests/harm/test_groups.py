@@ -31,7 +31,7 @@ def test_where_harms_add_up_one_look_is_enough() -> None:
     assert plan_probe.asked == 1
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.sets(st.sampled_from(OPS), min_size=1, max_size=3))
 def test_a_group_is_found_wherever_its_ops_stand(ops: set[str]) -> None:
     plan_probe = PlanProbe(ops)

@@ -71,7 +71,7 @@ def test_known_ranges(low: float, high: float, expected: Grid) -> None:
     assert Grid.affine(low, high) == expected
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(moderate, moderate)
 def test_ranges_hold_zero_at_a_whole_level(a: float, b: float) -> None:
     grid = Grid.affine(min(a, b), max(a, b))

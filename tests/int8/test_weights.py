@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -107,7 +107,6 @@ def test_outputs_that_are_zero_stay_zero(limit: Limit) -> None:
     assert (made.dequantized() == 0).all(axis=1).tolist() == [True, False, True]
 
 
-@settings(deadline=None)
 @given(weights(), st.sampled_from(GRANULARITIES))
 def test_weights_are_limited_again_where_they_must_be_and_nowhere_else(
     weight: Array, granularity: str

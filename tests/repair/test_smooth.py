@@ -62,7 +62,7 @@ def test_the_float_weights_that_a_smoothed_layer_stands_for_are_the_original_one
     assert torch.allclose(layer.weight, linear.weight, atol=0.02)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 1000), st.floats(1e-3, 1e3))
 def test_every_value_stays_inside_the_range(seed: int, factor: float) -> None:
     linear, x = case(factor, seed)

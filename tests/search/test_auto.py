@@ -157,7 +157,7 @@ def test_giving_back_frees_ops_that_fell_for_nothing() -> None:
     assert len(world.trials) <= most(32)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=80), st.floats(0, 2), st.booleans())
 def test_the_bound_holds_whatever_the_harms(harms: list[float], limit: float, seen: bool) -> None:
     harm = {f"op{i:03}": value for i, value in enumerate(harms)}
@@ -169,7 +169,7 @@ def test_the_bound_holds_whatever_the_harms(harms: list[float], limit: float, se
     assert all(plan.names("int8") for plan in world.plans[1:])  # fp32 is known without another evaluation
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=60), st.floats(0, 1))
 def test_and_whatever_the_probe_says(pairs: list[tuple[float, float]], limit: float) -> None:
     harm = {f"op{i:03}": true for i, (true, _) in enumerate(pairs)}
@@ -180,7 +180,7 @@ def test_and_whatever_the_probe_says(pairs: list[tuple[float, float]], limit: fl
     assert len(world.trials) <= most(len(harm), passed=first is not None and first < most(len(harm)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.floats(1e-6, 0.3), min_size=8, max_size=60), st.floats(0.01, 0.2))
 def test_a_good_probe_leads_to_a_plan_that_passes(harms: list[float], limit: float) -> None:
     harm = {f"op{i:03}": value for i, value in enumerate(harms)}

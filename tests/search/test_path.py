@@ -28,7 +28,7 @@ def start(ladders: dict[str, Ladder]) -> Plan:
     return Plan({op: rungs[0].scheme for op, rungs in ladders.items()})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ladders)
 def test_every_step_is_one_op_further_up_and_each_gains_less_than_the_one_before(
     ladders: dict[str, Ladder],

@@ -24,7 +24,7 @@ harms = st.dictionaries(st.sampled_from([f"op{i}" for i in range(12)]), st.float
 
 
 @every
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(harm=harms, limit=st.floats(0, 2), keep_going=st.booleans())
 def test_the_same_answers_lead_to_the_same_questions(
     name: str, harm: dict[str, float], limit: float, keep_going: bool

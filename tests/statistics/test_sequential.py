@@ -66,7 +66,7 @@ def test_what_passes_is_hardly_ever_rejected(drop: float, most: float) -> None:
     assert wrong / 1000 <= most + 3 * np.sqrt(most / 1000)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(st.tuples(numbers, st.floats(0, 1)), min_size=2, max_size=6), st.sampled_from([0.05, 0.2, 0.5])
 )

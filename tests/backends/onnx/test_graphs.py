@@ -40,7 +40,7 @@ def quantized(model: Any, x: Any) -> tuple[OnnxBackend, Any, Any]:
     )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(ways=st.lists(st.sampled_from(WAYS), min_size=1, max_size=4), names=st.booleans(), old=st.booleans())
 def test_weights_are_found_however_they_are_stored(ways: list[str], names: bool, old: bool) -> None:
     chain = Chain()

@@ -109,7 +109,7 @@ def test_a_function_without_a_kernel_stays_float() -> None:
     assert "Sigmoid" in op_types(made)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     rows=st.integers(1, 9),
     inner=st.integers(1, 70),

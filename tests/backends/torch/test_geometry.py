@@ -56,7 +56,7 @@ class Raises(nn.Conv2d):
         raise RuntimeError("only with company")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     kernel=st.integers(1, 5), stride=st.integers(1, 3), dilation=st.integers(1, 2), padding=st.integers(0, 3)
 )

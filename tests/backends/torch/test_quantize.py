@@ -63,7 +63,7 @@ def torch_kernel(x: torch.Tensor, scale: float, zero_point: int) -> torch.Tensor
         return torch.quantize_per_tensor(x, scale, zero_point, torch.quint8).int_repr()
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(near_ties())
 @example((np.array([0.273939937], np.float32), 0.00214854861, 0))
 def test_ties_fall_as_in_the_formula_and_in_torch(case: tuple[np.ndarray, float, int]) -> None:
@@ -73,7 +73,7 @@ def test_ties_fall_as_in_the_formula_and_in_torch(case: tuple[np.ndarray, float,
     assert torch.equal(q, torch_kernel(torch.from_numpy(x), scale, zero_point))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(anything, scales, zero_points)
 @example(HUGE, 1e-12, 255)
 @example(HUGE, 0.1, 128)
@@ -84,7 +84,7 @@ def test_every_number_has_its_place(x: np.ndarray, scale: float, zero_point: int
     assert torch.equal(q, torch_kernel(torch.from_numpy(x), scale, zero_point))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     shape=st.tuples(*[st.integers(1, 9)] * 4),
     dims=st.integers(1, 4),
