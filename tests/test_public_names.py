@@ -17,6 +17,7 @@ def test_public_names_are_pinned() -> None:
     assert octune.__all__ == [
         "Absolute",
         "Analysis",
+        "Check",
         "Config",
         "Criterion",
         "Listener",
@@ -30,6 +31,7 @@ def test_public_names_are_pinned() -> None:
         "Trial",
         "Verdict",
         "analyze",
+        "check",
         "load",
         "quantize",
         "replay",

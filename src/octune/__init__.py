@@ -7,6 +7,7 @@ model = octune.load("model-int8")
 
 from octune.analysis import Analysis, analyze
 from octune.artifact import load
+from octune.check import Check, check
 from octune.config import Config
 from octune.criterion import Absolute, Criterion, Relative, Verdict
 from octune.engine.events import Listener
@@ -22,6 +23,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Absolute",
     "Analysis",
+    "Check",
     "Config",
     "Criterion",
     "Listener",
@@ -35,6 +37,7 @@ __all__ = [
     "Trial",
     "Verdict",
     "analyze",
+    "check",
     "load",
     "quantize",
     "replay",

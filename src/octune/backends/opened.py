@@ -96,6 +96,7 @@ class Opened(ABC):
     ) -> None:
         self.kind, self.name, self.inputs = source.kind, source.name, tuple(inputs)
         self.size, self.coverage, self.rows = size, coverage, rows
+        self.config: Any = None  # of a Hugging Face model: how it numbers its labels
         self._splitter = splitter
 
     def split(self, batch: Any) -> tuple[Inputs, Any]:

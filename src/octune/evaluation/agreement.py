@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from octune.errors import ConfigError, EvaluationError
 from octune.evaluation.evaluator import MetricEvaluator
-from octune.evaluation.metrics import Metric, Outputs, check_lengths
+from octune.evaluation.metrics import Answer, Metric, Outputs, check_lengths
 from octune.evaluation.pairing import Pairing
 from octune.score import Score
 
@@ -100,6 +100,11 @@ class Agreement(Metric):
         ]
         return list(zip(*columns, strict=True))
 
+    def answers(self, predictions: Sequence[Any], labels: Sequence[Any]) -> list[Answer]:
+        return [
+            Answer(_plain(said), None, _plain(right)) for said, right in zip(predictions, labels, strict=True)
+        ]
+
     def score(self, predictions: Sequence[Any], labels: Sequence[Any]) -> Score:
         check_lengths(self.name, predictions, labels)
         kinds = [kind for kind, _ in labels[0]]
@@ -154,6 +159,12 @@ class AgreementEvaluator(MetricEvaluator):
         if self._batches.pick is not None:
             self._fp32_answers[key] = wanted
         return found, wanted
+
+
+def _plain(row: Sequence[tuple[str, Any]]) -> Any:
+    """The classes that were chosen, or one of them alone; vectors are of no use to people."""
+    shown = [np.asarray(answer).tolist() for kind, answer in row if kind != "cosine"]
+    return shown[0] if len(shown) == 1 else shown
 
 
 def _answer(kind: str, row: Array) -> Any:

@@ -13,12 +13,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from octune.backends.base import Backend
+from octune.backends.base import Outputs
 from octune.data import Batches
 from octune.errors import DataError
 from octune.evaluation.guard import as_score, call_limited
@@ -29,9 +29,19 @@ from octune.referee import Referee, Standard
 from octune.score import Score
 from octune.statistics.sequential import ALPHA
 
-__all__ = ["Evaluator", "MetricEvaluator"]
+__all__ = ["Evaluator", "MetricEvaluator", "Runner"]
 
 SEED = 1978
+
+
+class Runner(Protocol):
+    """What an evaluator needs of a backend: to read batches, and to run models on them."""
+
+    def fp32_model(self) -> Any: ...
+
+    def split(self, batch: Any) -> tuple[Any, Any]: ...
+
+    def run(self, model: Any, inputs: Any) -> Outputs: ...
 
 
 class Evaluator(ABC):
@@ -106,7 +116,7 @@ class MetricEvaluator(Evaluator):
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Runner,
         batches: Batches,
         metric: Metric,
         trial_timeout: float = 0,

@@ -16,6 +16,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -28,6 +29,7 @@ from octune.importing import resolve
 from octune.score import Score
 
 __all__ = [
+    "Answer",
     "FunctionMetric",
     "Metric",
     "MetricFunction",
@@ -37,10 +39,23 @@ __all__ = [
     "metric_names",
 ]
 
+SHOWN = 16  # numbers of an output that are worth showing
+
 Array: TypeAlias = npt.NDArray[Any]
 Floats: TypeAlias = npt.NDArray[np.float64]
 Outputs: TypeAlias = Mapping[str, Array]
 MetricFunction: TypeAlias = Callable[[Array, Array], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One item as people want to see it: what the model said, the numbers behind it, what would have been
+    right.
+    """
+
+    said: Any
+    output: Any
+    label: Any
 
 
 class Metric(ABC):
@@ -74,9 +89,22 @@ class Metric(ABC):
         """
         return range(len(labels))
 
+    def answers(self, predictions: Sequence[Any], labels: Sequence[Any]) -> list[Answer]:
+        """One answer for every item, for people to read."""
+        return [_answer(row, label) for row, label in zip(predictions, labels, strict=True)]
+
     @abstractmethod
     def score(self, predictions: Sequence[Any], labels: Sequence[Any]) -> Score:
         """The score of all collected predictions; items keep their order."""
+
+
+def _answer(row: Any, label: Any) -> Answer:
+    array = np.asarray(row)
+    if array.ndim == 0 or array.size == 1:
+        number = array.reshape(()).item()
+        return Answer(number, number, label)
+    output = np.round(array.astype(np.float64), 4).tolist() if array.size <= SHOWN else None
+    return Answer(int(array.argmax()) if array.ndim == 1 else None, output, label)
 
 
 def get_metric(name: str | MetricFunction | Metric | type[Metric], **options: Any) -> Metric:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from octune.errors import ConfigError, EvaluationError
-from octune.evaluation.metrics import Metric, Outputs
+from octune.evaluation.metrics import Answer, Metric, Outputs
 from octune.importing import resolve
 from octune.score import Score
 
@@ -49,6 +49,9 @@ class Postprocessed(Metric):
 
     def predictions(self, outputs: Outputs) -> Sequence[Any]:
         return self._metric.predictions(outputs)
+
+    def answers(self, predictions: Sequence[Any], labels: Sequence[Any]) -> list[Answer]:
+        return self._metric.answers(predictions, labels)
 
     def score(self, predictions: Sequence[Any], labels: Sequence[Any]) -> Score:
         sample: tuple[Any, Any] = (predictions, labels)

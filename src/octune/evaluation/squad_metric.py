@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from octune.errors import EvaluationError
-from octune.evaluation.metrics import Array, Metric, Outputs, check_lengths
+from octune.evaluation.metrics import Answer, Array, Metric, Outputs, check_lengths
 from octune.score import Score
 
 __all__ = [
@@ -113,17 +113,21 @@ class _SquadMetric(Metric):
             else [self.decoder.question(int(label)) for label in labels]
         )
 
+    def answers(self, predictions: Sequence[Any], labels: Sequence[Any]) -> list[Answer]:
+        decoded = self._decoded(predictions, labels)
+        return [Answer(answer.text, None, list(answer.accepted)) for answer in decoded]
+
     def score(self, predictions: Sequence[Any], labels: Sequence[Any]) -> Score:
         check_lengths(self.name, predictions, labels)
-        if self.decoder is not None:
-            answers = self.decoder.decode(predictions, [int(label) for label in labels])
-        else:
-            pairs = zip(predictions, labels, strict=True)
-            answers = [
-                DecodedAnswer(_text(self.name, guess), _accepted(self.name, truth)) for guess, truth in pairs
-            ]
+        answers = self._decoded(predictions, labels)
         hits = np.array([self._best(answer, exact=True) for answer in answers])
         return self._from(answers, hits)
+
+    def _decoded(self, predictions: Sequence[Any], labels: Sequence[Any]) -> Sequence[DecodedAnswer]:
+        if self.decoder is not None:
+            return self.decoder.decode(predictions, [int(label) for label in labels])
+        pairs = zip(predictions, labels, strict=True)
+        return [DecodedAnswer(_text(self.name, guess), _accepted(self.name, truth)) for guess, truth in pairs]
 
     @abstractmethod
     def _from(self, answers: Sequence[DecodedAnswer], hits: Array) -> Score: ...

@@ -116,6 +116,10 @@ class TokenBatches(ABC):
     def _encode(self, rows: Sequence[int]) -> tuple[Sequence[Tokens], npt.NDArray[Any]]:
         """The tokens and the labels of these rows."""
 
+    def about(self, index: int) -> Sequence[Mapping[str, Any]]:
+        """What people know the items of one batch by: where they are in the file, and their text."""
+        return [{"row": int(row)} for row in self._group(index)]
+
     @property
     def blocks(self) -> list[int] | None:
         """How many batches each block has, where the rows of blocks are a random sample; None where their

@@ -159,6 +159,9 @@ class _GlueBatches(TokenBatches):
         self._grouped()
         return [len(block) for block in self._blocks or ()]
 
+    def about(self, index: int) -> Sequence[Mapping[str, Any]]:
+        return [{"row": int(row), "text": " | ".join(self._items[row].texts)} for row in self._group(index)]
+
     def _grouped(self) -> list[list[int]]:
         if self._blocks is None:  # lengths are known only after tokenizing all
             self._tokens = self._tokenize(range(len(self._items)))

@@ -254,6 +254,11 @@ class _EvaluationBatches(TokenBatches):
     def _group(self, index: int) -> Sequence[int]:
         return self._grouped()[index]
 
+    def about(self, index: int) -> Sequence[Mapping[str, Any]]:
+        numbers = dict.fromkeys(self._source.question(row) for row in self._group(index))
+        questions = [self._source.questions[number] for number in numbers]
+        return [{"row": question.id, "text": question.text} for question in questions]
+
     def _encode(self, rows: Sequence[int]) -> tuple[Sequence[Tokens], npt.NDArray[Any]]:
         return [self._source.windows[row].tokens for row in rows], np.array(rows, dtype=np.int64)
 

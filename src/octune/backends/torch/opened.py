@@ -38,6 +38,8 @@ class OpenedTorch(Opened):
         ports = list(_compiled_ports(model) if isinstance(model, CompiledModel) else _ports(model))
         super().__init__(source, ports, Trying(model), size=weight_bytes(model), coverage=_coverage(model))
 
+        self.config = getattr(model, "config", None)
+
     def _run(self, inputs: Inputs) -> dict[str, Array]:
         if isinstance(self._model, CompiledModel):
             inputs = _as_compiled(self._model, inputs, [port.name for port in self.inputs])
