@@ -1,4 +1,6 @@
-"""Where Octune keeps what need not be made twice, and how it writes folders that users keep."""
+"""Where Octune keeps what need not be made twice, whether it can write where it is asked to, and how it writes
+folders that users keep.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from octune.errors import ArtifactError
+from octune.errors import ArtifactError, OctuneError
 
-__all__ = ["cache_folder", "complete_or_absent", "sha256", "sums"]
+__all__ = ["cache_folder", "check_writable", "complete_or_absent", "sha256", "sums"]
 
 
 def cache_folder() -> Path:
     """``$OCTUNE_CACHE``, or ``~/.cache/octune``; it need not exist yet."""
     return Path(os.environ.get("OCTUNE_CACHE") or "~/.cache/octune").expanduser()
+
+
+def check_writable(folder: Path, name: str, error: type[OctuneError]) -> None:
+    """Raise ``error`` now if files could not be written to ``folder`` later. It need not exist, and is not
+    made; ``name`` is what the user calls it, such as ``--output``.
+    """
+    there = folder.absolute()
+    try:
+        while not there.exists():
+            there = there.parent
+        if not there.is_dir():
+            raise NotADirectoryError(f"{there} is a file, not a folder")
+        with tempfile.TemporaryFile(dir=there):  # asking for permissions would miss full and read-only disks
+            pass
+    except OSError as cause:
+        why = cause.strerror or str(cause)
+        raise error(f"{name} {folder} cannot be written: {why}. Choose another folder.") from cause
 
 
 @contextmanager

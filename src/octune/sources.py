@@ -7,15 +7,14 @@ materials.model, materials.calibration, materials.evaluation, materials.metric
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from octune.arrays import ArrayBatches
 from octune.backends.select import backend_named
-from octune.errors import ConfigError, DataError, UnsupportedError
+from octune.errors import ConfigError, DataError, ModelError, OctuneError, UnsupportedError, summary
 from octune.evaluation.metrics import Metric, MetricFunction, get_metric
 from octune.importing import resolve
 from octune.tasks import glue_metric, load_task
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from octune.config import Config
     from octune.config.inputs import DataSource
 
-__all__ = ["ArrayBatches", "Materials", "collect", "import_name", "is_reference", "make_metric"]
+__all__ = ["Materials", "collect", "import_name", "is_reference", "make_metric"]
 
 
 @dataclass
@@ -71,8 +70,13 @@ def collect(
 def open_model(source: str, framework: str | None) -> Any:
     """A model by folder, file, hub name, or ``package.module:factory``."""
     if is_reference(source):
-        made = import_name(source, "model.path")
-        return made() if callable(made) else made
+        model = _made(source, "model.path", ModelError)
+        if framework is not None and not backend_named(framework).accepts(model):
+            raise ConfigError(
+                f"model.framework is {framework}, but {source} returned a {type(model).__name__}, which is "
+                "none of its models. Leave model.framework out, or return a model of that framework."
+            )
+        return model
     suffix = Path(source).suffix
     guessed = {".onnx": "onnx", ".pb": "tensorflow", ".keras": "tensorflow", ".pt2": "pytorch"}.get(suffix)
     if guessed is None and (Path(source) / "saved_model.pb").exists():
@@ -87,6 +91,22 @@ def import_name(reference: str, key: str) -> Any:
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"{key} names {reference!r}, which cannot be imported: {error}. Expected package.module:name."
+        ) from error
+
+
+def _made(reference: str, key: str, failed: type[OctuneError]) -> Any:
+    """What a function of the user's returns, or the object itself if it is not a function."""
+    made = import_name(reference, key)
+    if not callable(made):
+        return made
+    try:
+        return made()
+    except OctuneError:
+        raise
+    except Exception as error:
+        raise failed(
+            f"{key} names {reference!r}, which was called and raised {type(error).__name__}: "
+            f"{summary(error)}. Expected a function that works without arguments, from this folder."
         ) from error
 
 
@@ -123,8 +143,7 @@ def _data(
 ) -> Any:
     size = config.calibration.batch_size if role == "calibration" else config.evaluation.batch_size
     if source.factory is not None:
-        made = import_name(source.factory, f"{role}.data")
-        return made() if callable(made) else made
+        return _made(source.factory, f"{role}.data", DataError)
     if source.arrays is not None:
         return ArrayBatches(Path(source.arrays), size)
     if source.task is None or source.folder is None:
@@ -163,50 +182,3 @@ def _tokenizer_folder(model_source: str | None, role: str) -> str:
             f"or {role}.data.tokenizer name one. Or give {role}.data as a factory."
         )
     return model_source
-
-
-class ArrayBatches(Sequence[Any]):
-    """Batches of an ``.npz`` file: every array except ``label`` (or ``labels``, ``y``) is an input of that
-    name.
-
-    A single array named ``x`` or ``input`` is passed by position.
-    """
-
-    def __init__(self, path: Path, batch_size: int) -> None:
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
-        except (OSError, ValueError) as error:
-            raise DataError(
-                f"The arrays in {path} cannot be read: {error}. Expected an .npz file without pickled "
-                "objects."
-            ) from error
-        self._label = next((arrays.pop(name) for name in ("label", "labels", "y") if name in arrays), None)
-        if not arrays:
-            raise DataError(f"{path} holds no input array. Expected inputs by name, and labels as 'label'.")
-        self._inputs, self._size = arrays, batch_size
-        lengths = {
-            name: len(array)
-            for name, array in (
-                *arrays.items(),
-                *([("label", self._label)] if self._label is not None else []),
-            )
-        }
-        if len(set(lengths.values())) != 1:
-            raise DataError(f"The arrays in {path} differ in length: {lengths}.")
-        self._rows = next(iter(lengths.values()))
-
-    def __len__(self) -> int:
-        return -(-self._rows // self._size)
-
-    def __getitem__(self, index: Any) -> Any:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        rows = slice(index * self._size, (index + 1) * self._size)
-        inputs: Any = {name: array[rows] for name, array in self._inputs.items()}
-        if set(inputs) in ({"x"}, {"input"}):
-            inputs = next(iter(inputs.values()))
-        return inputs if self._label is None else (inputs, self._label[rows])
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self[index] for index in range(len(self)))

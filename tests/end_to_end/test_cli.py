@@ -276,7 +276,7 @@ def test_killed_and_resumed_it_ends_with_the_same_winner(project: Path, inside: 
     assert len((project / "calls.txt").read_text()) == 3 - finished
 
 
-def test_ctrl_c_ends_with_the_best_so_far(project: Path) -> None:
+def test_ctrl_c_saves_no_model_and_says_how_to_go_on(project: Path) -> None:
     write(
         project,
         "interrupted.yaml",
@@ -297,10 +297,12 @@ def test_ctrl_c_ends_with_the_best_so_far(project: Path) -> None:
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=120)
-    assert process.returncode == 1, errors
+    assert process.returncode == 130, errors
     report = json.loads(output)
     assert "interrupted" in report["stopped_because"]
-    assert Path(project / "ws-int" / "model" / "octune.json").exists()
+    assert report["saved_to"] is None
+    assert "Interrupted after 1 trial; no model is saved. Continue with: octune resume ws-int" in errors
+    assert not (project / "ws-int" / "model").exists()
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from octune.cli.app import app
 from octune.cli.console import interruptible, open_console
 from octune.cli.options import AsJson, Conf, Data, Model, Task, Tokenizer, Verbose, named
 from octune.config import Config, load_config
+from octune.errors import ConfigError
+from octune.folders import check_writable
 
 
 @app.command()
@@ -38,6 +40,10 @@ def analyze(
     from octune.report.analysis import analysis_table
     from octune.report.progress import LiveProgress
 
+    if output is not None:
+        check_writable(output.parent, "The folder of --output,", ConfigError)
+        if output.is_dir():
+            raise ConfigError(f"--output {output} is a folder. Expected the name of a file to write.")
     config = named(load_config(conf) if conf else Config(), task, model, data, tokenizer)
     console = open_console(as_json=as_json, verbose=verbose)
     listener = LiveProgress(console)
@@ -45,6 +51,7 @@ def analyze(
         analysis = run(config=config, listener=listener)
     text = json.dumps(analysis.to_json(), indent=1)
     if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(text + "\n")
     if as_json:
         typer.echo(text)

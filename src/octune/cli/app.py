@@ -1,12 +1,14 @@
 """The command itself: its root, and what becomes of errors.
 
-Exit codes: 0 the criterion is met, 1 it is not, 2 bad input, 130 interrupted with nothing to hand back.
+Exit codes: 0 the criterion is met, 1 it is not, 2 bad input, 3 an error that is not
+Octune's own, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import traceback
 from typing import Annotated
 
 import typer
@@ -46,3 +48,7 @@ def main() -> None:
     except OctuneError as error:
         Console(stderr=True, soft_wrap=True).print(Text.assemble(("error: ", "bold red"), str(error)))
         sys.exit(2)
+    except Exception:
+        # Python would end with 1, which says that the criterion is not met.
+        traceback.print_exc()
+        sys.exit(3)

@@ -10,13 +10,18 @@ import typer
 from octune.cli.app import app
 from octune.cli.console import interruptible, open_console
 from octune.cli.options import AsJson, Verbose
+from octune.cli.places import Overwrite, check_output
+
+OUTPUT = Path("octune_runs/demo/model")
 
 
 @app.command()
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where to save the int8 model.")] = Path(
-        "octune_runs/demo/model"
-    ),
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help=f"Where to save the int8 model. Default: {OUTPUT}."),
+    ] = None,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
@@ -26,10 +31,11 @@ def demo(
     from octune.demo.run import run_demo
     from octune.report.tables import result_table
 
+    check_output(output, overwrite=overwrite)
     console = open_console(as_json=as_json, verbose=verbose)
     with interruptible("What was fetched is kept for the next time."):
         result = run_demo(console)
-    saved = result.save(output, overwrite=True)
+    saved = result.save(output or OUTPUT, overwrite=True)
     if as_json:
         typer.echo(result.to_json(saved_to=saved))
     else:

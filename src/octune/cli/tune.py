@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -12,10 +13,17 @@ import typer
 from octune.cli.app import app
 from octune.cli.console import interruptible, open_console
 from octune.cli.options import AsJson, Conf, Data, Model, Quiet, Task, Tokenizer, Verbose, named
+from octune.cli.places import Overwrite, check_output, run_folder, saving_notes
 from octune.config import Config, load_config
+from octune.engine.journal import not_a_workspace
+from octune.engine.stop import INTERRUPTED
 from octune.errors import WorkspaceError
 
 CONFIG_COPY = "config.yaml"
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Where to save the model. Default: <workspace>/model."),
+]
 
 
 @app.command()
@@ -25,10 +33,8 @@ def tune(
     model: Model = None,
     data: Data = None,
     tokenizer: Tokenizer = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Where to save the model. Default: <workspace>/model."),
-    ] = None,
+    output: Output = None,
+    overwrite: Overwrite = False,
     workspace: Annotated[
         Path | None,
         typer.Option(
@@ -61,6 +67,7 @@ def tune(
         folder,
         resume=config.workspace.resume,
         output=output,
+        overwrite=overwrite,
         quiet=quiet,
         as_json=as_json,
         verbose=verbose,
@@ -72,10 +79,8 @@ def resume(
     directory: Annotated[
         Path, typer.Argument(help="The workspace of an interrupted run.", show_default=False)
     ],
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Where to save the model. Default: <workspace>/model."),
-    ] = None,
+    output: Output = None,
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
     verbose: Verbose = False,
@@ -83,12 +88,13 @@ def resume(
     """Continue an interrupted run: nothing that was learned is done again."""
     path = directory / CONFIG_COPY
     if not path.exists():
-        raise WorkspaceError(f"{directory} is not a workspace of 'octune tune': it has no {CONFIG_COPY}.")
+        raise WorkspaceError(not_a_workspace(directory, CONFIG_COPY))
     _run(
         load_config(path),
         directory,
         resume=True,
         output=output,
+        overwrite=overwrite,
         quiet=quiet,
         as_json=as_json,
         verbose=verbose,
@@ -101,24 +107,35 @@ def _run(
     *,
     resume: bool,
     output: Path | None,
+    overwrite: bool,
     quiet: bool,
     as_json: bool,
     verbose: bool,
 ) -> None:
     from octune.report.progress import LiveProgress
     from octune.report.tables import result_table
+    from octune.report.text import plural
     from octune.tune import tune as run
 
+    check_output(output, overwrite=overwrite)
     console = open_console(quiet=quiet, as_json=as_json, verbose=verbose)
     config = config.model_copy(
         update={"workspace": config.workspace.model_copy(update={"path": folder, "resume": resume})}
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG_COPY).write_text(config.to_yaml())
+    advice = f"Continue with: octune resume {folder}"
     listener = LiveProgress(console, config.tuning.timeout)
-    with interruptible(f"Continue with: octune resume {folder}"), closing(listener):
+    with run_folder(folder), interruptible(advice), closing(listener):
+        (folder / CONFIG_COPY).write_text(config.to_yaml())
         result = run(config=config, listener=listener)
+    if result.stopped_because.startswith(INTERRUPTED):
+        # What was found is in the journal. To save it would make a model of it that nobody has chosen.
+        if as_json:
+            typer.echo(result.to_json())
+        trials = plural(len(result.trials), "trial")
+        typer.echo(f"Interrupted after {trials}; no model is saved. {advice}", err=True)
+        raise typer.Exit(130)
     saved = result.save(output or folder / "model", overwrite=True)
+    result = replace(result, notes=(*result.notes, *saving_notes(saved)))
     if as_json:
         typer.echo(result.to_json(saved_to=saved))
     elif quiet:

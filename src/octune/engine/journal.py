@@ -23,11 +23,11 @@ from typing import IO, Any
 
 from octune.errors import WorkspaceError
 
-__all__ = ["Journal"]
+__all__ = ["JOURNAL", "Journal", "not_a_workspace"]
 
 log = logging.getLogger("octune")
 VERSION = 3
-RANGES = "ranges.npz"
+JOURNAL, RANGES = "journal.jsonl", "ranges.npz"
 
 
 class Journal:
@@ -75,9 +75,9 @@ class Journal:
     @classmethod
     def read(cls, folder: Path) -> Journal:
         """The records of a workspace as they are, for looking at them: takes no lock, and writes nothing."""
-        path = folder / "journal.jsonl"
+        path = folder / JOURNAL
         if not path.is_file():
-            raise WorkspaceError(f"{folder} is not the workspace of a run: it has no {path.name}.")
+            raise WorkspaceError(not_a_workspace(folder, JOURNAL))
         journal = cls(folder)
         try:
             journal._load(path)
@@ -93,7 +93,7 @@ class Journal:
         return journal
 
     def _begin(self, folder: Path, header: Mapping[str, Any], resume: bool) -> None:
-        path = folder / "journal.jsonl"
+        path = folder / JOURNAL
         if path.exists() and path.stat().st_size:
             if resume:
                 self._recover(path)
@@ -203,11 +203,20 @@ class Journal:
         self.close()
 
 
+def not_a_workspace(folder: Path, lacking: str) -> str:
+    """What to say of a folder that is not the workspace of a run."""
+    what = f"it has no {lacking}" if folder.is_dir() else "there is no such folder"
+    return (
+        f"{folder} is not the workspace of a run: {what}. Expected the folder that was given as --workspace "
+        "or workspace.path, or the one that 'octune tune' has made in octune_runs/."
+    )
+
+
 def _set_aside(folder: Path) -> None:
     number = 1
     while (folder / f"journal-{number}.jsonl").exists():
         number += 1
-    (folder / "journal.jsonl").rename(folder / f"journal-{number}.jsonl")
+    (folder / JOURNAL).rename(folder / f"journal-{number}.jsonl")
     log.info("the earlier journal in %s is now journal-%d.jsonl", folder, number)
 
 

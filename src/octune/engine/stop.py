@@ -19,7 +19,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Stop"]
+__all__ = ["INTERRUPTED", "Stop"]
+
+INTERRUPTED = "interrupted by the user"
 
 
 @dataclass
@@ -66,7 +68,7 @@ class Stop:
     def reason(self) -> str:
         """Why to stop now, or an empty string."""
         if self.interrupted:
-            return "interrupted by the user"
+            return INTERRUPTED
         if self.trials >= self.max_trials:
             return f"max_trials reached ({self.max_trials})"
         if self.left == 0.0:

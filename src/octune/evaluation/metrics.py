@@ -135,9 +135,9 @@ def get_metric(name: str | MetricFunction | Metric | type[Metric], **options: An
     known = _by_name()
     key = _plain(name)
     if key not in known:
-        near = alike(key, known, 3, 0.5)
+        near = list(dict.fromkeys(known[match][0] for match in alike(key, known, 3, 0.5)))
         hint = (
-            f"Did you mean {' or '.join(repr(known[match][0]) for match in near)}?"
+            f"Did you mean {' or '.join(map(repr, near))}?"
             if near
             else f"Known: {', '.join(metric_names())}."
         )

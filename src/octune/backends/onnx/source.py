@@ -37,6 +37,8 @@ from octune.errors import ModelError, UnsupportedError, summary
 
 __all__ = ["batch_is_free", "inferred", "input_slots", "nodes_of_types", "open_model", "separated"]
 
+AGAIN = "Expected a file that an exporter or onnx.save has written: export or copy it again."
+
 OLDEST_OPSET = 11
 QUANTIZED = {
     "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger",
@@ -68,12 +70,14 @@ def open_model(source: str | Path | ModelProto) -> tuple[Model, list[str]]:
 def _read(path: Path) -> ModelProto:
     if not path.exists():
         raise ModelError(f"There is no file {path}. Expected an .onnx file.")
+    if path.is_dir():
+        raise ModelError(f"{path} is a folder. Expected an .onnx file: name the one in it.")
     try:
         proto = onnx.load(str(path), load_external_data=False)
     except Exception as error:  # protobuf's own exceptions differ between its implementations
-        raise ModelError(f"{path} is not an ONNX model: {error}") from error
+        raise ModelError(f"{path} is not an ONNX model: {summary(error)}. {AGAIN}") from error
     if not proto.graph.node:
-        raise ModelError(f"{path} is not an ONNX model: its graph has no node.")
+        raise ModelError(f"{path} is not an ONNX model: its graph has no node. {AGAIN}")
     return proto
 
 

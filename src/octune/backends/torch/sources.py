@@ -13,6 +13,12 @@ from octune.errors import MissingDependency, ModelError, summary
 
 __all__ = ["open_model"]
 
+EXPECTED = (
+    "Expected a Hugging Face folder, a program saved by torch.export (.pt2), an .onnx, .pb or .keras file, a "
+    "SavedModel folder, or package.module:factory that builds the model."
+)
+FILES = (".txt", ".json", ".yaml", ".safetensors", ".npz", ".zip")  # no name on the hub ends like a file
+
 
 def open_model(source: str) -> nn.Module:
     """A Hugging Face folder or hub name, or a program saved by ``torch.export`` (``.pt2``)."""
@@ -20,10 +26,10 @@ def open_model(source: str) -> nn.Module:
     if path.suffix == ".pt2":
         return _exported(path)
     if path.suffix in (".pt", ".pth", ".bin"):
+        if not path.exists():
+            raise ModelError(f"There is no file {source}. {EXPECTED}")
         raise ModelError(
-            f"{source} holds pickled objects, which can run any code when they are read. "
-            "Give a Hugging Face folder, a torch.export program (.pt2), or package.module:factory that "
-            "builds the model."
+            f"{source} holds pickled objects, which can run any code when they are read. {EXPECTED}"
         )
     return _hugging_face(source)
 
@@ -43,16 +49,10 @@ def _hugging_face(source: str) -> nn.Module:
     except ImportError as error:
         raise MissingDependency("transformers", "torch", f"Loading {source!r}") from error
     path = Path(source)
-    if path.exists() and not (path / "config.json").exists():
-        raise ModelError(
-            f"{source} has no config.json, so it is not a Hugging Face folder. It holds: "
-            f"{sorted(p.name for p in path.iterdir())[:8]}."
-        )
-    if not path.exists() and (source.startswith((".", "/", "~")) or source.count("/") > 1):
-        raise ModelError(
-            f"There is no folder {source}. Expected a Hugging Face folder, a hub name such as "
-            "bert-base-uncased, or package.module:factory."
-        )
+    if path.exists():
+        _check_folder(path)
+    else:
+        _check_hub(source)
     try:
         config = transformers.AutoConfig.from_pretrained(source)
         names = config.architectures or []
@@ -65,3 +65,42 @@ def _hugging_face(source: str) -> nn.Module:
         where = "the folder" if path.exists() else "the hub (is the machine offline?)"
         raise ModelError(f"{source!r} cannot be loaded from {where}: {summary(error)}") from error
     return model.eval()
+
+
+def _check_folder(path: Path) -> None:
+    if not path.is_dir():
+        raise ModelError(f"{path} is a file that is no model of a known kind. {EXPECTED}")
+    if (path / "octune.json").exists():
+        raise ModelError(
+            f"{path} is a model that Octune has saved. Give the fp32 model that it was made from."
+        )
+    if not (path / "config.json").exists():
+        held = sorted(p.name for p in path.iterdir())[:8]
+        raise ModelError(
+            f"{path} has no config.json, so it is not a Hugging Face folder. It holds: {held}. {EXPECTED}"
+        )
+
+
+def _check_hub(source: str) -> None:
+    """Refuse what no hub can have, and ask it once what it has: transformers asks for every file that a model
+    may consist of, again and again.
+    """
+    path = Path(source)
+    here = source.count("/") == 1 and path.parent.is_dir()
+    if here or source.startswith((".", "/", "~")) or source.count("/") > 1 or path.suffix in FILES:
+        raise ModelError(f"There is no file or folder {source}. {EXPECTED}")
+    import huggingface_hub as hub
+
+    if isinstance(hub.try_to_load_from_cache(source, "config.json"), str):
+        return
+    try:
+        hub.HfApi().model_info(source, timeout=10)
+    except hub.errors.RepositoryNotFoundError as error:
+        raise ModelError(
+            f"There is no folder {source} here, and the hub has no model of that name. {EXPECTED}"
+        ) from error
+    except Exception as error:
+        raise ModelError(
+            f"There is no folder {source} here, and the hub cannot be asked for a model of that name "
+            f"({summary(error)}). {EXPECTED}"
+        ) from error
