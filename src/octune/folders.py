@@ -1,5 +1,5 @@
-"""Where Octune keeps what need not be made twice, whether it can write where it is asked to, and how it writes
-folders that users keep.
+"""Where Octune keeps what need not be made twice, whether it can write where it is asked to, and how it
+writes folders that users keep.
 """
 
 from __future__ import annotations
