@@ -14,7 +14,7 @@ from pathlib import Path
 
 from octune.errors import ArtifactError, OctuneError
 
-__all__ = ["cache_folder", "check_writable", "complete_or_absent", "sha256", "sums"]
+__all__ = ["cache_folder", "check_replaceable", "check_writable", "complete_or_absent", "sha256", "sums"]
 
 
 def cache_folder() -> Path:
@@ -39,12 +39,9 @@ def check_writable(folder: Path, name: str, error: type[OctuneError]) -> None:
         raise error(f"{name} {folder} cannot be written: {why}. Choose another folder.") from cause
 
 
-@contextmanager
-def complete_or_absent(folder: Path, marker: str, *, overwrite: bool = False) -> Iterator[Path]:
-    """An empty folder to write into, which becomes ``folder`` at the end, in one step, or leaves nothing.
-
-    A folder that is there is replaced only if that is asked for and it has the file ``marker``, by which
-    Octune knows its own folders.
+def check_replaceable(folder: Path, marker: str, *, overwrite: bool = False) -> None:
+    """A folder that is there is replaced only if that is asked for and it has the file ``marker``, by which
+    Octune knows its own folders; ArtifactError otherwise.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         if not overwrite:
@@ -56,6 +53,12 @@ def complete_or_absent(folder: Path, marker: str, *, overwrite: bool = False) ->
                 f"{folder} is not a saved model (no {marker}), so it is not overwritten. Choose another "
                 "folder."
             )
+
+
+@contextmanager
+def complete_or_absent(folder: Path, marker: str, *, overwrite: bool = False) -> Iterator[Path]:
+    """An empty folder to write into, which becomes ``folder`` at the end, in one step, or leaves nothing."""
+    check_replaceable(folder, marker, overwrite=overwrite)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))

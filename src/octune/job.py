@@ -75,6 +75,7 @@ class Job:
     sample_options: tuple[int, ...]
     ranges_path: Path | None
     huggingface: Path | None = None  # the folder that the model or its tokenizer came from
+    request: Request | None = None
 
     @classmethod
     def of(cls, request: Request) -> Job:
@@ -103,7 +104,7 @@ class Job:
         try:
             _refuse_foreign_settings(settings, backend)
             job = cls._ready(request, config, materials, backend, unlabelled)
-            job.huggingface = came_from
+            job.huggingface, job.request = came_from, request
             return job
         except BaseException:
             backend.close()  # it has set threads for the whole process

@@ -22,6 +22,7 @@ from octune.score import Score
 if TYPE_CHECKING:
     from octune.backends.base import Writer
     from octune.evidence import Evidence
+    from octune.job import Request
     from octune.report.data import Tables
 
 __all__ = ["Result", "Saving", "Trial", "fp32_beside"]
@@ -160,6 +161,7 @@ class Saving:
     safe_on: str
     write: Writer
     huggingface: Path | None = None
+    request: Request | None = None  # what was asked for: a server may need the model in another form
 
 
 @dataclass(frozen=True, repr=False)

@@ -30,7 +30,7 @@ from octune.result import Result, Saving, Trial, fp32_beside
 from octune.search import Space, Strategy
 from octune.search.options import legal_ops
 
-__all__ = ["look", "quantize", "tune"]
+__all__ = ["conclude", "look", "quantize", "tune"]
 
 log = logging.getLogger("octune")
 
@@ -93,7 +93,7 @@ def _tune(request: Request) -> Result:
                 study.finalists(best, ranges)
         except KeyboardInterrupt:
             study.stop.interrupted = True
-        return _conclude(job, ops, space, study.stop.reason if study.stop.interrupted else stopped)
+        return conclude(job, ops, space, study.stop.reason if study.stop.interrupted else stopped)
 
 
 def look(job: Job, samples: int) -> tuple[tuple[Op, ...], Ranges, Space]:
@@ -174,7 +174,7 @@ def _smallest(trials: Sequence[Trial]) -> list[Trial]:
     return [trial for trial in trials if (trial.size or 0) == least]
 
 
-def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Result:
+def conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Result:
     """Choose what is handed over: the fastest that passes, else the closest that failed, else fp32 itself."""
     study = job.study
     assert study.baseline_trial is not None  # tune() has scored it, or raised
@@ -228,7 +228,11 @@ def _conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resu
         certified=certified,
         batch=study.stopwatch.batch,
         saving=Saving(
-            study.backend.name, study.backend.limit.safe_on, study.backend.writer(), job.huggingface
+            study.backend.name,
+            study.backend.limit.safe_on,
+            study.backend.writer(),
+            job.huggingface,
+            job.request,
         ),
         evidence=Evidence(study.journal, next(reversed(study.ranges.values()), Ranges())),
     )

@@ -330,6 +330,11 @@ class Backend(ABC):
         )
 
     @classmethod
+    def converted_name(cls, node: str) -> str:
+        """The op of the model, by its name in plans, that a node of the model converted to ONNX computes."""
+        return node
+
+    @classmethod
     @abstractmethod
     def self_test(cls) -> SelfTest:
         """Time a linear op of 768 x 3072 on 128 rows in every scheme that runs here: what ``octune doctor``

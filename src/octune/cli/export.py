@@ -9,10 +9,16 @@ from typing import Annotated
 import typer
 
 from octune.cli.app import app
-from octune.cli.options import AsJson
+from octune.cli.options import AsJson, Data, Model, Task, Tokenizer, named
+from octune.errors import CriterionError
+
+HELP = """Write a saved model as a folder that a server takes as it is.
+
+No server runs a PyTorch model: its plan is applied to the fp32 model converted to ONNX, and scored before it
+is written. For that, name the fp32 model and its data, as for 'octune tune'."""
 
 
-@app.command()
+@app.command(help=HELP)
 def export(
     directory: Annotated[
         Path,
@@ -37,13 +43,31 @@ def export(
         Path | None,
         typer.Option(help="A folder with config.json and tokenizer, if the model was saved without them."),
     ] = None,
+    conf: Annotated[
+        Path | None,
+        typer.Option("--config", help="The YAML file that it was tuned with: fp32 model and data."),
+    ] = None,
+    task: Task = None,
+    model: Model = None,
+    data: Data = None,
+    tokenizer: Tokenizer = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a saved model as a folder that a server takes as it is."""
+    """See HELP."""
+    from octune.config import Config, load_config
     from octune.export import export as write
 
-    written = write(directory, layout, output, name=name, huggingface=huggingface, overwrite=overwrite)
-    typer.echo(
-        json.dumps({"layout": layout, "written_to": str(written)}) if as_json else f"written to {written}"
-    )
+    fp32 = {}
+    if any(given is not None for given in (conf, task, model, data, tokenizer)):
+        base = load_config(conf) if conf else Config()
+        fp32["config"] = named(base, task, model, data, tokenizer)
+    try:
+        written = write(
+            directory, layout, output, name=name, huggingface=huggingface, overwrite=overwrite, **fp32
+        )
+    except CriterionError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from error
+    done = {"layout": layout, "written_to": str(written)}
+    typer.echo(json.dumps(done) if as_json else f"written to {written}")

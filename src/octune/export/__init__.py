@@ -1,25 +1,29 @@
 """Folders that servers and libraries take as they are, made from a saved model.
 
-    octune.export.export("model-int8", "triton", "models", name="sst2")     # models/sst2/1/model.onnx, ...
-    result.save("models", layout="hf")
+    from octune.export import export
 
-A layout is one file here with a :class:`Layout`, and its place in ``LAYOUTS``.
+    export("model-int8", "triton", "models", name="sst2")       # models/sst2/1/model.onnx, ...
+    result.save("sst2-int8", layout="hf")
+
+A layout is one file here with a :class:`Layout`, and its place in ``LAYOUTS``. No server runs a PyTorch
+model, so that gets a twin in ONNX (twin.py), for which its fp32 model and data are needed.
 """
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from octune import artifact
-from octune.errors import ConfigError
+from octune.errors import ConfigError, UnsupportedError
 from octune.export.base import Layout, Saved
 from octune.export.hf import HF
 from octune.export.ovms import OVMS
 from octune.export.triton import TRITON
 
 if TYPE_CHECKING:
+    from octune.job import Request
     from octune.result import Result
 
 __all__ = ["LAYOUTS", "export", "layout_named", "save_as"]
@@ -42,20 +46,51 @@ def export(
     name: str | None = None,
     huggingface: str | Path | None = None,
     overwrite: bool = False,
+    **fp32: Any,
 ) -> Path:
     """Write the model saved in ``folder`` to ``output`` in the layout of a server; returns where it is.
 
     ``name`` is what the server calls the model; the folder's own name if left out. ``huggingface`` is a
     folder with ``config.json`` and tokenizer, for a model that was saved without them.
+
+    A PyTorch model is made again as ONNX, and scored: give the fp32 ``model`` and its data as to
+    :func:`octune.tune` (``calibration``, ``evaluation``, ``metric``, ``criterion``, ``config``). Without a
+    metric it must agree with fp32.
     """
+    from octune.job import Request
+
     chosen = layout_named(layout)
     saved = Saved.read(Path(folder), name, Path(huggingface) if huggingface is not None else None)
-    return chosen.export(saved, Path(output), overwrite=overwrite)
+    try:
+        request = Request(**fp32) if fp32 else None
+    except TypeError as error:
+        raise ConfigError(f"export() {error}. It takes the arguments of octune.tune().") from error
+    return _write(chosen, saved, Path(output), request, overwrite=overwrite)
 
 
 def save_as(result: Result, output: Path, layout: str, *, overwrite: bool = False) -> Path:
     """A result's model in the layout of a server."""
-    layout_named(layout)
+    chosen = layout_named(layout)
     with tempfile.TemporaryDirectory(prefix="octune-export-") as place:
-        saved = artifact.save(result, Path(place) / (output.name or "model"))
-        return export(saved, layout, output, overwrite=overwrite)
+        folder = artifact.save(result, Path(place) / (output.name or "model"))
+        request = None if result.saving is None else result.saving.request
+        return _write(chosen, Saved.read(folder), output, request, overwrite=overwrite)
+
+
+def _write(layout: Layout, saved: Saved, output: Path, request: Request | None, *, overwrite: bool) -> Path:
+    """Write what was saved, or its twin if the server cannot read that."""
+    layout.check(saved, output, overwrite=overwrite)  # before work is spent on a twin
+    if layout.reads(saved):
+        return layout.export(saved, output, overwrite=overwrite)
+    if request is None:
+        raise UnsupportedError(
+            f"{layout.title} reads {' or '.join(layout.formats)}, and {saved.folder} is a "
+            f"{saved.manifest['framework']} model. Its plan can be applied to the fp32 model converted to "
+            "ONNX, and scored: name that model and its data (--config, or --model, --task and --data)."
+        )
+    from octune.export.twin import onnx_twin
+
+    with tempfile.TemporaryDirectory(prefix="octune-export-") as place:
+        twin = artifact.save(onnx_twin(saved.manifest, request), Path(place) / saved.name)
+        made = Saved.read(twin, saved.name, saved.huggingface, twin_of=saved.manifest)
+        return layout.export(made, output, overwrite=overwrite)

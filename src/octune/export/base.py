@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from octune.artifact import manifest
 from octune.backends.base import Servable
 from octune.backends.select import backend_named
 from octune.errors import ArtifactError, ConfigError, UnsupportedError
-from octune.folders import complete_or_absent, sums
+from octune.folders import check_replaceable, complete_or_absent, sums
 
 __all__ = ["Layout", "Saved", "copy_all"]
 
@@ -31,10 +31,19 @@ class Saved:
     name: str
     manifest: dict[str, Any]
     huggingface: Path | None
+    twin_of: Mapping[str, Any] | None = None
 
     @classmethod
-    def read(cls, folder: Path, name: str | None, companions: Path | None) -> Saved:
-        """Read and check a folder that ``result.save`` wrote."""
+    def read(
+        cls,
+        folder: Path,
+        name: str | None = None,
+        companions: Path | None = None,
+        twin_of: Mapping[str, Any] | None = None,
+    ) -> Saved:
+        """Read and check a folder that ``result.save`` wrote. ``twin_of`` is the manifest of the model whose
+        twin it is.
+        """
         data = manifest(folder)
         name = name or folder.resolve().name
         if not re.fullmatch(r"[\w.-]+", name) or name.startswith("."):
@@ -46,7 +55,7 @@ class Saved:
                 f"{companions} is not a Hugging Face folder: it has neither a configuration nor a tokenizer."
             )
         own = folder / huggingface.FOLDER
-        return cls(folder, name, data, companions or (own if own.is_dir() else None))
+        return cls(folder, name, data, companions or (own if own.is_dir() else None), twin_of)
 
     @cached_property
     def servable(self) -> Servable:
@@ -65,8 +74,9 @@ class Layout:
     """How a server wants a model: which formats it reads, the best one first, and what writes its folder.
 
     A server with a folder for each model (``per_model``) gets the model's name below the output folder, where
-    other models may be. ``write(saved, form, folder)`` writes into an empty folder. ``finish(saved, output)``
-    comes after that, for what is written outside of it.
+    other models may be. ``refuse(saved, output)`` says why a model cannot be served like this, if it cannot;
+    ``write(saved, form, folder)`` writes into an empty folder; ``finish(saved, output)`` comes after that,
+    for what is written outside of it.
     """
 
     name: str
@@ -74,12 +84,24 @@ class Layout:
     formats: Sequence[str]
     write: Callable[[Saved, str, Path], None]
     per_model: bool = True
+    refuse: Callable[[Saved, Path], str | None] | None = None
     finish: Callable[[Saved, Path], None] | None = None
+
+    def reads(self, saved: Saved) -> bool:
+        """Whether the server reads any of the formats that the model was saved in."""
+        return any(form in self.formats for form in saved.servable.files)
+
+    def check(self, saved: Saved, output: Path, *, overwrite: bool) -> None:
+        """Refuse what cannot be written, before work is spent on it."""
+        check_replaceable(self._target(saved, output), RECORD, overwrite=overwrite)
+        if self.refuse is not None and (why := self.refuse(saved, output)):
+            raise UnsupportedError(why)
 
     def export(self, saved: Saved, output: Path, *, overwrite: bool = False) -> Path:
         """Write the model in this layout: complete, or not at all."""
-        form = self._format(saved)
-        target = output / saved.name if self.per_model else output
+        # what was scored, if the server reads it; else what it does read
+        form = next(form for form in saved.servable.files if form in self.formats)
+        target = self._target(saved, output)
         with complete_or_absent(target, RECORD, overwrite=overwrite) as staging:
             self.write(saved, form, staging)
             record = {
@@ -95,16 +117,8 @@ class Layout:
             self.finish(saved, output)
         return target
 
-    def _format(self, saved: Saved) -> str:
-        """What was scored, if the server reads it; else the best that it does."""
-        there = saved.servable.files
-        wanted = [form for form in there if form in self.formats]
-        if not wanted:
-            raise UnsupportedError(
-                f"{self.title} reads {' or '.join(self.formats)}, and {saved.folder} is a "
-                f"{saved.manifest['framework']} model with {', '.join(there) or 'none of them'}."
-            )
-        return wanted[0]
+    def _target(self, saved: Saved, output: Path) -> Path:
+        return output / saved.name if self.per_model else output
 
 
 def copy_all(files: Sequence[Path], folder: Path, stem: str | None = None) -> None:

@@ -43,9 +43,9 @@ def model_card(saved: Saved) -> str:
         *([f"- Speed-up, measured in turns with fp32: {_speedup(int8)}."] if int8["speedup"] else []),
         f"- Measured on: {machine['cpu']}, {saved.threads} threads.",
         f"- Safe on: {data['safe_on']}.",
-        f"- Ops: {', '.join(f'{count} {dtype}' for dtype, count in sorted(counts.items()))}; the rest is "
-        "fp32.",
+        f"- Ops: {', '.join(f'{count} in {dtype}' for dtype, count in sorted(counts.items()))}.",
         f"- Plan: `{data['plan_digest']}`.",
+        *_twin(saved),
         "",
         _files(saved),
         "",
@@ -68,6 +68,20 @@ def _milliseconds(trial: dict[str, Any]) -> str:
 def _speedup(trial: dict[str, Any]) -> str:
     interval = trial.get("speedup_interval")
     return f"{trial['speedup']:.2f}x" + (f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval else "")
+
+
+def _twin(saved: Saved) -> list[str]:
+    """What the model is the twin of: its own score is the one above."""
+    other = saved.twin_of
+    if other is None:
+        return []
+    wanted, found = (
+        sum(scheme["dtype"] == "int8" for scheme in data["plan"].values()) for data in (other, saved.manifest)
+    )
+    return [
+        f"- Twin of a {other['framework']} model with the plan `{other['plan_digest']}`, which scored "
+        f"{_score(other['best'])} itself: {found} ops are int8 here, {wanted} there."
+    ]
 
 
 def _files(saved: Saved) -> str:

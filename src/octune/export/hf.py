@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from octune.errors import UnsupportedError
 from octune.export.base import Layout, Saved, copy_all
 from octune.export.card import model_card
 from octune.huggingface import CONFIG, copy_companions
@@ -21,12 +20,17 @@ __all__ = ["HF"]
 PLACES = {"onnx": ("onnx", None), "openvino": ("openvino", "openvino_model")}
 
 
+def _refuse(saved: Saved, output: Path) -> str | None:
+    if saved.huggingface is not None and (saved.huggingface / CONFIG).is_file():
+        return None
+    return (
+        f"{saved.folder} has no {CONFIG} and no tokenizer: the model did not come from a Hugging Face "
+        "folder. Name one whose configuration and tokenizer fit the model (--huggingface)."
+    )
+
+
 def _write(saved: Saved, form: str, folder: Path) -> None:
-    if saved.huggingface is None or not (saved.huggingface / CONFIG).is_file():
-        raise UnsupportedError(
-            f"{saved.folder} has no {CONFIG} and no tokenizer: the model did not come from a Hugging Face "
-            "folder. Name one whose configuration and tokenizer fit the model (--huggingface)."
-        )
+    assert saved.huggingface is not None  # or it was refused
     copy_companions(saved.huggingface, folder)
     for kind, files in saved.servable.files.items():
         if kind in PLACES:
@@ -35,4 +39,4 @@ def _write(saved: Saved, form: str, folder: Path) -> None:
     (folder / "README.md").write_text(model_card(saved))
 
 
-HF = Layout("hf", "A Hugging Face folder", tuple(PLACES), _write, per_model=False)
+HF = Layout("hf", "A Hugging Face folder", tuple(PLACES), _write, per_model=False, refuse=_refuse)

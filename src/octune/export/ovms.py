@@ -8,7 +8,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from octune.errors import ArtifactError
 from octune.export.base import Layout, Saved, copy_all
 
 __all__ = ["OVMS"]
@@ -23,18 +22,27 @@ def _write(saved: Saved, form: str, folder: Path) -> None:
     copy_all(saved.servable.files[form], folder / VERSION, "model" if form == "openvino" else None)
 
 
-def _list(saved: Saved, output: Path) -> None:
-    """Put the model on the server's list; others that are there stay."""
-    path = output / CONFIG
+def _refuse(saved: Saved, output: Path) -> str | None:
     try:
-        data: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-        others = [item for item in data.get(MODELS, []) if item["config"]["name"] != saved.name]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ArtifactError(
-            f"{path} is not a configuration of OpenVINO Model Server ({error}). Repair it or remove it."
-        ) from error
-    data[MODELS] = [*others, {"config": _settings(saved)}]
-    path.write_text(json.dumps(data, indent=2) + "\n")
+        _listed(saved, output)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return (
+            f"{output / CONFIG} is not a configuration of OpenVINO Model Server ({error}). Repair it or "
+            "remove it."
+        )
+    return None
+
+
+def _listed(saved: Saved, output: Path) -> dict[str, Any]:
+    """The server's configuration with this model on its list; others that are there stay."""
+    path = output / CONFIG
+    data: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    others = [item for item in data.get(MODELS, []) if item["config"]["name"] != saved.name]
+    return data | {MODELS: [*others, {"config": _settings(saved)}]}
+
+
+def _list(saved: Saved, output: Path) -> None:
+    (output / CONFIG).write_text(json.dumps(_listed(saved, output), indent=2) + "\n")
 
 
 def _settings(saved: Saved) -> dict[str, Any]:
@@ -52,4 +60,4 @@ def _settings(saved: Saved) -> dict[str, Any]:
     }
 
 
-OVMS = Layout("ovms", "OpenVINO Model Server", ("openvino", "onnx"), _write, finish=_list)
+OVMS = Layout("ovms", "OpenVINO Model Server", ("openvino", "onnx"), _write, refuse=_refuse, finish=_list)

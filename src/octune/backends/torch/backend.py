@@ -291,6 +291,12 @@ class TorchBackend(Backend):
         return to_onnx(model, batch), settings
 
     @classmethod
+    def converted_name(cls, node: str) -> str:
+        from octune.backends.torch.to_onnx import module_of
+
+        return module_of(node)
+
+    @classmethod
     def self_test(cls) -> SelfTest:
         return self_test()
 

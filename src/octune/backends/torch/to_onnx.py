@@ -25,7 +25,7 @@ from octune.backends.torch.batches import Trying, named_outputs
 from octune.backends.torch.copying import private_copy
 from octune.errors import UnsupportedError, summary
 
-__all__ = ["to_onnx"]
+__all__ = ["module_of", "to_onnx"]
 
 
 def to_onnx(model: nn.Module, batch: Any) -> ModelProto:
@@ -100,6 +100,19 @@ def to_onnx(model: nn.Module, batch: Any) -> ModelProto:
         node.name = node.name.replace("/inner/", "/", 1)
     check_answers(made, {name: tensor.numpy() for name, tensor in tensors.items()}, wanted)
     return made
+
+
+def module_of(node: str) -> str:
+    """The module that a node comes from: ``/bert/encoder/layer.0/output/dense/MatMul`` is in
+    ``bert.encoder.layer.0.output.dense``, and ``/layer1/layer1.0/conv1/Conv``, whose container is called
+    itself, in ``layer1.0.conv1``.
+    """
+    path: list[str] = []
+    for part in node.strip("/").split("/")[:-1]:
+        if path and part.startswith(f"{path[-1]}."):
+            path.pop()
+        path.append(part)
+    return ".".join(path)
 
 
 def _free(tensor: torch.Tensor) -> dict[int, str]:

@@ -1,0 +1,108 @@
+"""The same plan in ONNX, for models that no server runs: the fp32 model is converted, its ops get the schemes
+that the plan has for them, and what comes out is scored before anything is written.
+
+    result = onnx_twin(manifest, request)       # request: the fp32 model and the data, as for tune()
+
+The score is the twin's own: kernels differ, and so do the ops that can be found again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from octune.backends.select import backend_named
+from octune.config import Config
+from octune.criterion import Criterion
+from octune.errors import CriterionError, UnsupportedError, short
+from octune.job import Job, Request, as_config
+from octune.plan import Op, Plan, Scheme
+from octune.result import Result
+from octune.search import Space
+from octune.tune import conclude
+
+__all__ = ["onnx_twin", "same_plan"]
+
+
+def onnx_twin(manifest: Mapping[str, Any], request: Request) -> Result:
+    """The plan of a saved model on ONNX Runtime or OpenVINO, whichever is faster; CriterionError if its score
+    misses the criterion.
+    """
+    plan = Plan.from_json(manifest["plan"])
+    job = Job.of(_asked(request, Criterion.from_json(manifest["criterion"])))
+    with job, job.study.stop.remembering_interrupts():
+        study = job.study
+        study.baseline()
+        study.prepare(job.calibration)
+        ranges = study.calibrate(job.calibration, job.sample_options[-1], None)
+        ops = study.backend.ops()
+        name_of = backend_named(manifest["framework"]).converted_name
+        twin, missing = same_plan(plan, ops, name_of, calibrated=job.calibration is not None)
+        if not twin.names("int8"):
+            raise UnsupportedError(
+                f"None of the {len(plan.names('int8'))} int8 ops of the saved plan was found in the model "
+                "converted to ONNX. Is it the model that was tuned? Tune it with model.target: onnx."
+            )
+        trial = study.trial(twin, "the same plan in ONNX", ranges)
+        if trial is not None and trial.passed and job.config.performance.compile == "auto":
+            study.finalists(trial, ranges)
+        result = conclude(job, ops, Space({}), "the plan was given")
+    if not result.met or result.best.form == "fp32":
+        found = next((one.error or one.verdict for one in result.trials), "it was interrupted")
+        raise CriterionError(
+            f"The plan misses the criterion in ONNX ({found}), so nothing was written. Tune the model with "
+            "model.target: onnx, which finds a plan for these kernels."
+        )
+    note = f"in fp32, because they were not found in the converted model: {short(missing)}"
+    return replace(result, notes=(*result.notes, note)) if missing else result
+
+
+def _asked(request: Request, criterion: Criterion) -> Request:
+    """The request for the converted model. It is wanted as it is, whether or not it is faster than fp32."""
+    sections = as_config(request.config).to_json()
+    sections["model"] = {**(sections.get("model") or {}), "target": "onnx"}
+    sections["tuning"] = {**(sections.get("tuning") or {}), "objective": "modelsize"}
+    return replace(
+        request,
+        evaluate=None,  # it was written for the framework that was tuned: agreement with fp32 has to do
+        criterion=request.criterion or criterion,
+        certify=None,
+        config=Config.build(**sections),
+        workspace=False,
+    )
+
+
+def same_plan(
+    plan: Plan, ops: Iterable[Op], name_of: Callable[[str], str], *, calibrated: bool = True
+) -> tuple[Plan, list[str]]:
+    """The plan for other ops, each with the scheme of the op that ``name_of`` says it stands for; and which
+    int8 ops of the plan found no place.
+    """
+    schemes: dict[str, Scheme] = {}
+    placed: set[str] = set()
+    for op in ops:
+        wanted = plan.get(name_of(op.name), Scheme.fp32())
+        offered = [one for one in op.schemes if calibrated or one.mode != "static"]
+        schemes[op.name] = _nearest(wanted, offered)
+        if not schemes[op.name].is_float:
+            placed.add(name_of(op.name))
+    return Plan(schemes), [name for name in plan.names("int8") if name not in placed]
+
+
+def _nearest(wanted: Scheme, offered: Iterable[Scheme]) -> Scheme:
+    """The scheme itself, or the one that shares most with it: first the mode, then how ranges are chosen,
+    then repairs and granularity. fp32 if none has its mode.
+    """
+    alike = [one for one in offered if (one.dtype, one.mode) == ("int8", wanted.mode)]
+    if wanted.is_float or not alike:
+        return Scheme.fp32()
+    return max(
+        alike,
+        key=lambda one: (
+            one == wanted,
+            one.range_method == wanted.range_method,
+            one.repairs == wanted.repairs,
+            one.granularity == wanted.granularity,
+        ),
+    )
