@@ -103,9 +103,9 @@ def to_onnx(model: nn.Module, batch: Any) -> ModelProto:
 
 
 def module_of(node: str) -> str:
-    """The module that a node comes from: ``/bert/encoder/layer.0/output/dense/MatMul`` is in
-    ``bert.encoder.layer.0.output.dense``, and ``/layer1/layer1.0/conv1/Conv``, whose container is called
-    itself, in ``layer1.0.conv1``.
+    """The module that a node comes from, by the scopes in its name: ``encoder/layer.0/dense/MatMul`` is in
+    ``encoder.layer.0.dense``, and ``layer1/layer1.0/conv1/Conv``, whose container is called itself, in
+    ``layer1.0.conv1``.
     """
     path: list[str] = []
     for part in node.strip("/").split("/")[:-1]:
