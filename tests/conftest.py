@@ -55,7 +55,8 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run waits up to ten seconds for other processes to end before it times anything. Hundreds of short
     runs on a machine that stays busy would do nothing else.
     """
-    monkeypatch.setattr("octune.engine.stopwatch.Patience", partial(Patience, 1.0))
+    for place in ("octune.engine.stopwatch.Patience", "octune.benchmark.run.Patience"):
+        monkeypatch.setattr(place, partial(Patience, 1.0))
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,7 @@ def test_public_names_are_pinned() -> None:
     assert octune.__all__ == [
         "Absolute",
         "Analysis",
+        "Bench",
         "Check",
         "Config",
         "Criterion",
@@ -31,6 +32,7 @@ def test_public_names_are_pinned() -> None:
         "Trial",
         "Verdict",
         "analyze",
+        "bench",
         "check",
         "load",
         "quantize",

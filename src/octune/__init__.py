@@ -7,6 +7,7 @@ model = octune.load("model-int8")
 
 from octune.analysis import Analysis, analyze
 from octune.artifact import load
+from octune.benchmark import Bench, bench
 from octune.check import Check, check
 from octune.config import Config
 from octune.criterion import Absolute, Criterion, Relative, Verdict
@@ -23,6 +24,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Absolute",
     "Analysis",
+    "Bench",
     "Check",
     "Config",
     "Criterion",
@@ -37,6 +39,7 @@ __all__ = [
     "Trial",
     "Verdict",
     "analyze",
+    "bench",
     "check",
     "load",
     "quantize",

@@ -14,6 +14,7 @@ it would where it is deployed. This is what ``octune check`` compares.
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from octune.backends.select import backend_named, imported
 from octune.errors import ModelError
 from octune.sources import import_name, is_reference
 
-__all__ = ["Coverage", "Opened", "Port", "open_model"]
+__all__ = ["Coverage", "Opened", "Port", "import_framework", "open_model"]
 
 # suffix -> (backend, what people call such a file)
 FILES = {
@@ -54,6 +55,22 @@ def open_model(source: Any, *, threads: int | None = None) -> Opened:
     if path.is_file() and path.name == "saved_model.pb":
         path = path.parent  # the file by which people recognise a SavedModel
     return _folder(path, threads) if path.is_dir() else _file(path, threads)
+
+
+def import_framework(source: str | Path) -> None:
+    """Import what a model needs and open nothing yet, so that what it takes can be told from what its
+    framework takes. What cannot be opened is left for :func:`open_model` to say.
+    """
+    path = Path(source)
+    if is_reference(str(source)):
+        import_name(str(source), "The model")
+    elif (path / MANIFEST).is_file():
+        backend_named(manifest(path)["framework"])
+    elif (path / "config.json").is_file():
+        backend_named("pytorch")
+        importlib.import_module("transformers")
+    elif path.is_dir() or path.suffix.lower() in FILES:
+        backend_named(FILES.get(path.suffix.lower(), ("tensorflow", ""))[0])
 
 
 def _folder(path: Path, threads: int | None) -> Opened:

@@ -42,17 +42,23 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """An input: its name, and its type and shape as far as they are known (None where they are open)."""
+    """An input: its name, and its type and shape as far as they are known (None where they are open).
+
+    ``values`` is how many different ids it may hold, counted from 0, where it holds ids and that is known;
+    ``longest`` is how long its sequences may be, where that is known.
+    """
 
     name: str
     dtype: np.dtype[Any] | None = None
     shape: tuple[int | None, ...] | None = None
     required: bool = True
+    values: int | None = None
+    longest: int | None = None
 
     @classmethod
-    def of(cls, slot: Slot) -> Port:
+    def of(cls, slot: Slot, values: int | None = None) -> Port:
         """The input of a graph that declares it."""
-        return cls(slot.name, slot.dtype, slot.shape)
+        return cls(slot.name, slot.dtype, slot.shape, values=values)
 
     def __str__(self) -> str:
         shape = (

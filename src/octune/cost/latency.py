@@ -15,7 +15,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain, pairwise
 from typing import Any, NamedTuple, TypeVar
@@ -121,6 +121,10 @@ class Speedup:
         ends = [len(ratios) * number // count for number in range(count + 1)]
         medians = [statistics.median(ratios[begin:end]) for begin, end in pairwise(ends)]
         return cls(statistics.median(medians), min(medians) * (1 - load), max(medians) / (1 - load), load)
+
+    def wider(self, share: float) -> Speedup:
+        """The same, of two that may differ by this share for reasons that are not their own."""
+        return replace(self, low=self.low * (1 - share), high=self.high / (1 - share))
 
     @property
     def disturbed(self) -> bool:

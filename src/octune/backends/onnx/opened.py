@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 
 from octune.backends.batches import Fitting, Inputs, Slot
 from octune.backends.onnx.files import GRAPH
-from octune.backends.onnx.graph import subgraphs
+from octune.backends.onnx.graph import Model, subgraphs
 from octune.backends.onnx.runtimes import ONNX_RUNTIME, OnnxModel, outputs_by_name
 from octune.backends.onnx.source import separated
 from octune.backends.opened import Array, Coverage, Opened, Port, Source, bytes_of, free_rows
@@ -45,31 +47,37 @@ def opened(model: OnnxModel | ModelProto | Path | str, source: Source) -> Opened
     threads = source.threads or probe_machine().cores
     if isinstance(model, OnnxModel):
         if model.graph is not None:
-            return OpenedOnnx(
-                model, source, model.graph.nbytes, coverage(model.graph.proto, model.graph.tensors)
-            )
+            return OpenedOnnx(model, source, _known(model.graph))
         if source.path is None:
-            return OpenedOnnx(model, source, 0, None)
-        return OpenedOnnx(model, source, *_facts(source.path / GRAPH))
+            return OpenedOnnx(model, source, Facts(0))
+        return OpenedOnnx(model, source, _read(source.path / GRAPH))
     if isinstance(model, ModelProto):
         graph = separated(model, None)
         running = ONNX_RUNTIME.build(graph, threads)
-        return OpenedOnnx(running, source, graph.nbytes, coverage(graph.proto, graph.tensors))
-    facts = _facts(Path(model))
-    return OpenedOnnx(ONNX_RUNTIME.read(Path(model), threads), source, *facts)
+        return OpenedOnnx(running, source, _known(graph))
+    facts = _read(Path(model))
+    return OpenedOnnx(ONNX_RUNTIME.read(Path(model), threads), source, facts)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a graph says of itself: bytes, how much of it is int8, and how many ids each input may hold."""
+
+    size: int
+    coverage: Coverage | None = None
+    vocabularies: Mapping[str, int] = field(default_factory=dict)
 
 
 class OpenedOnnx(Opened):
     """A session, with the types and shapes that its graph declares."""
 
-    def __init__(self, model: OnnxModel, source: Source, size: int, covered: Coverage | None) -> None:
+    def __init__(self, model: OnnxModel, source: Source, facts: Facts) -> None:
         slots = [
             Slot(port.name, port.name, _dtype(port.type), _shape(port.shape)) for port in model.get_inputs()
         ]
         free, rows = free_rows(slots)
-        super().__init__(
-            source, list(map(Port.of, slots)), Fitting(free), size=size, coverage=covered, rows=rows
-        )
+        ports = [Port.of(slot, facts.vocabularies.get(slot.name)) for slot in slots]
+        super().__init__(source, ports, Fitting(free), size=facts.size, coverage=facts.coverage, rows=rows)
         self._model: OnnxModel | None = model
 
     def _run(self, inputs: Inputs) -> dict[str, Array]:
@@ -96,8 +104,13 @@ def _shape(shape: Any) -> tuple[int | None, ...]:
     return tuple(size if isinstance(size, int) and size > 0 else None for size in shape)
 
 
-def _facts(path: Path) -> tuple[int, Coverage]:
-    """Bytes of the file and of those beside it that hold its tensors; and how much of it is int8."""
+def _known(graph: Model) -> Facts:
+    rows = {name: len(array) for name, array in graph.tensors.items() if array.ndim == 2}
+    return Facts(graph.nbytes, coverage(graph.proto, graph.tensors), vocabularies(graph.proto, rows))
+
+
+def _read(path: Path) -> Facts:
+    """Facts of a file; its bytes are those of the files beside it as well that hold its tensors."""
     if not path.is_file():
         raise ModelError(f"There is no file {path}. Expected an .onnx file.")
     try:
@@ -111,7 +124,21 @@ def _facts(path: Path) -> tuple[int, Coverage]:
         for item in tensor.external_data
         if item.key == "location"
     }
-    return bytes_of(path, *beside), coverage(proto)
+    rows = {tensor.name: tensor.dims[0] for tensor in proto.graph.initializer if len(tensor.dims) == 2}
+    return Facts(bytes_of(path, *beside), coverage(proto), vocabularies(proto, rows))
+
+
+def vocabularies(proto: ModelProto, rows: Mapping[str, int]) -> dict[str, int]:
+    """How many ids an input may hold that looks up rows of a table; ``rows`` of the tables there are."""
+    origin = {item.name: item.name for item in proto.graph.input}
+    found: dict[str, int] = {}
+    for node in proto.graph.node:  # in the order of computation
+        if node.op_type in ("Cast", "Identity") and node.input[0] in origin:
+            origin[node.output[0]] = origin[node.input[0]]
+        elif node.op_type == "Gather" and node.input[0] in rows and node.input[1] in origin:
+            name = origin[node.input[1]]
+            found[name] = min(rows[node.input[0]], found.get(name, rows[node.input[0]]))
+    return found
 
 
 def coverage(proto: ModelProto, stored: Any = ()) -> Coverage:

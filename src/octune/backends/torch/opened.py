@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 
-from octune.backends.batches import LABELS, Inputs
-from octune.backends.opened import Array, Coverage, Opened, Port, Source
+from octune.backends.batches import Inputs
+from octune.backends.opened import Array, Coverage, Opened, Source
 from octune.backends.torch.batches import Trying, named_outputs
 from octune.backends.torch.compiled import CompiledModel
 from octune.backends.torch.kinds import TransposedLinear
 from octune.backends.torch.layers import Int8Layer, Layer
+from octune.backends.torch.portable import ProgramModel
+from octune.backends.torch.signature import signature
 from octune.backends.torch.storage import weight_bytes
 
 __all__ = ["OpenedTorch"]
@@ -35,7 +33,7 @@ class OpenedTorch(Opened):
         self._threads_before = torch.get_num_threads()
         if source.threads:
             torch.set_num_threads(source.threads)
-        ports = list(_compiled_ports(model) if isinstance(model, CompiledModel) else _ports(model))
+        ports = signature(model)
         super().__init__(source, ports, Trying(model), size=weight_bytes(model), coverage=_coverage(model))
 
         self.config = getattr(model, "config", None)
@@ -48,31 +46,6 @@ class OpenedTorch(Opened):
 
     def close(self) -> None:
         torch.set_num_threads(self._threads_before)
-
-
-def _ports(model: nn.Module) -> Iterator[Port]:
-    example: Mapping[str, Any] = {}
-    if isinstance(model, GraphModule):  # a program knows what it was exported with
-        example = {node.name: node.meta.get("val") for node in model.graph.find_nodes(op="placeholder")}
-    for parameter in inspect.signature(model.forward).parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or parameter.name in LABELS:
-            continue
-        dtype, shape = None, None
-        if isinstance(value := example.get(parameter.name), torch.Tensor):
-            dtype = _dtype(str(value.dtype))
-            shape = tuple(size if isinstance(size, int) else None for size in value.shape)
-        yield Port(parameter.name, dtype, shape, required=parameter.default is parameter.empty)
-
-
-def _compiled_ports(model: CompiledModel) -> Iterator[Port]:
-    signature = model.signature
-    names = [str(number) for number in range(len(signature.positional))]
-    if model.eager is not None:
-        names = [*inspect.signature(model.eager.forward).parameters][: len(names)]
-    for name, (dtype, _, shape) in zip(names, signature.positional, strict=True):
-        yield Port(name, _dtype(dtype), shape)
-    for name, dtype, _, shape in signature.named:
-        yield Port(name, _dtype(dtype), shape)
 
 
 def _as_compiled(model: CompiledModel, inputs: Inputs, names: list[str]) -> Inputs:
@@ -93,12 +66,9 @@ def _as_compiled(model: CompiledModel, inputs: Inputs, names: list[str]) -> Inpu
     )
 
 
-def _dtype(name: str) -> np.dtype[Any] | None:
-    plain = name.removeprefix("torch.")
-    return np.dtype(plain) if plain != "bfloat16" else None
-
-
 def _coverage(model: nn.Module) -> Coverage | None:
+    if isinstance(model, ProgramModel):
+        return _coverage(model.program)
     if isinstance(model, CompiledModel):
         return None if model.eager is None else _coverage(model.eager)
     found = [_in_int8(module) for module in model.modules()]

@@ -38,6 +38,10 @@ def export_program(model: nn.Module, call: Inputs, path: Path) -> dict[str, Any]
     torch.export.save(program, path)
     return {
         "signature": signature.to_json(),
+        "sizes": [
+            list(tensor.shape)
+            for tensor in (*call.args, *(call.kwargs[name] for name, *_ in signature.named))
+        ],
         "parameters": _parameters(model),
         "imports": sorted({*_modules(program.call_spec.in_spec), *_modules(program.call_spec.out_spec)}),
     }
@@ -81,17 +85,18 @@ class ProgramModel(nn.Module):
         super().__init__()
         self.program = program
         self.signature = Signature.from_json(told["signature"])
-        self._parameters_in_order = list(told["parameters"])
+        self.parameters_in_order = list(told["parameters"])
+        self.sizes: list[list[int]] = told.get("sizes", [])  # of the inputs that it was exported with
         self.training = False
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         positional, names = len(self.signature.positional), [name for name, *_ in self.signature.named]
         kwargs = {name: value for name, value in kwargs.items() if value is not None}
         if len(args) != positional or set(kwargs) != set(names):
-            given = {**dict(zip(self._parameters_in_order, args, strict=False)), **kwargs}
-            first = self._parameters_in_order[:positional]
-            if len(args) > len(self._parameters_in_order) or set(given) != {*first, *names}:
-                wanted = [name for name in self._parameters_in_order if name in {*first, *names}]
+            given = {**dict(zip(self.parameters_in_order, args, strict=False)), **kwargs}
+            first = self.parameters_in_order[:positional]
+            if len(args) > len(self.parameters_in_order) or set(given) != {*first, *names}:
+                wanted = [name for name in self.parameters_in_order if name in {*first, *names}]
                 raise ArtifactError(
                     f"This saved model takes {', '.join(wanted)}: the inputs that it was tuned "
                     f"with. It was given {', '.join(given) or 'nothing'}. For other inputs load it with its "
