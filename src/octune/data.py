@@ -23,7 +23,8 @@ class Batches:
     """Batches that can be iterated again and again, at most ``limit`` of them.
 
     Where the data allows it they can also be picked by number: ``pick(3)``, of ``count``. ``blocks`` says how
-    many batches make a block, for data whose blocks are random samples of its rows.
+    many batches make a block, for data whose blocks are random samples of its rows. ``about(3)`` is what
+    people know the items of that batch by, for data that can tell.
     """
 
     def __init__(
@@ -35,7 +36,9 @@ class Batches:
         pick: Callable[[int], Any] | None = None,
         length: Callable[[], int] | None = None,
         blocks: Callable[[], Sequence[int] | None] | None = None,
+        about: Callable[[int], Sequence[Mapping[str, Any]]] | None = None,
     ) -> None:
+        self.about = about
         self._walk, self._role, self._limit = walk, role, limit
         self.notes = notes
         self.pick, self._length, self._blocks = pick, length, blocks
@@ -58,7 +61,7 @@ class Batches:
             raise DataError(
                 f"The batches of the {self._role} data cannot be picked by number. Give them as a list."
             )
-        pick = self.pick
+        pick, about = self.pick, self.about
         return Batches(
             lambda: (pick(number) for number in numbers),
             self._role,
@@ -67,6 +70,7 @@ class Batches:
             lambda place: pick(numbers[place]),
             lambda: len(numbers),
             lambda: blocks,
+            None if about is None else lambda place: about(numbers[place]),
         )
 
     def __iter__(self) -> Iterator[Any]:
@@ -120,7 +124,16 @@ def as_batches(data: Any, *, role: str, limit: int | None = None) -> Batches:
         )
         return Batches(lambda: iter(kept), role, limit, (note,), kept.__getitem__, kept.__len__)
     pick, length = _random_access(data)
-    return Batches(lambda: iter(data), role, limit, (), pick, length, lambda: getattr(data, "blocks", None))
+    return Batches(
+        lambda: iter(data),
+        role,
+        limit,
+        (),
+        pick,
+        length,
+        lambda: getattr(data, "blocks", None),
+        getattr(data, "about", None),
+    )
 
 
 def _random_access(data: Any) -> tuple[Callable[[int], Any], Callable[[], int]] | tuple[None, None]:

@@ -203,10 +203,13 @@ def conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resul
             f"{study.stopwatch.busiest:.0%} of the CPU. "
             "What is not clearly faster than a plainer form is not used; tune again when it is quiet"
         )
+    model = study.model(best)
+    if best is not baseline and not study.stop.interrupted:
+        study.examples(best, model)
     study.clock.stop()
     result = Result(
         met=met,
-        model=study.model(best),
+        model=model,
         plan=best.plan,
         baseline=baseline,
         best=best,

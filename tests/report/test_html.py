@@ -162,3 +162,39 @@ def test_watching_a_run_that_has_ended_writes_its_report(finished: octune.Result
     assert shown.exit_code == 0
     assert "http://127.0.0.1:" in shown.stdout
     assert file.exists()
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_answers_that_flipped_are_shown(labelled: bool, tmp_path: Path) -> None:
+    import torch
+
+    data = digits()
+    model = torch.nn.Sequential(torch.nn.Flatten(), *data.model())
+    # Weights of one tensor with an outlier: int8 in this op is coarse enough to change answers.
+    with torch.no_grad():
+        model[5].weight[:, 0] += 8.0 * torch.arange(10.0)
+    images, labels = data.test.reshape(-1, 1, 8, 8), model(data.test.reshape(-1, 1, 8, 8)).argmax(1)
+    batches = [(images[i : i + 100], labels[i : i + 100]) for i in range(0, 500, 100)]
+    result = octune.tune(
+        model,
+        calibration=[data.train[:64].reshape(-1, 1, 8, 8)],
+        evaluation=batches if labelled else [inputs for inputs, _ in batches],
+        metric="accuracy" if labelled else None,
+        criterion=octune.Relative(0.9),
+        config={**config(), "workspace": {"path": str(tmp_path)}},
+    )
+    verdict = result.best.verdict
+    assert verdict is not None
+    assert verdict.lost
+    journal = (tmp_path / "journal.jsonl").read_text().splitlines()
+    flips = next(r["answer"] for r in map(json.loads, journal) if r["event"] == "flips")
+    assert len(flips) == min(12, verdict.lost)
+    page = render(gather(tmp_path))
+    for flip in flips:
+        with torch.no_grad():
+            assert flip["fp32"].split()[0] == str(int(model(images[flip["item"]][None]).argmax()))
+        assert flip["fp32"].split()[0] != flip["int8"].split()[0]
+        assert flip["label"] == (str(int(labels[flip["item"]])) if labelled else "")
+        assert flip["image"] in page
+    assert f"{len(flips)} of {formats.plural(verdict.lost, 'item')} that flipped" in text(page)
+    assert ("Without labels" in text(page)) != labelled

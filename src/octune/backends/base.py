@@ -32,6 +32,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from octune.backends.batches import Inputs
 from octune.backends.opened import Opened, Source
 from octune.calibration import Ranges
 from octune.errors import UnsupportedError
@@ -196,6 +197,10 @@ class Backend(ABC):
     @abstractmethod
     def resized(self, inputs: Any, samples: int) -> Any:
         """The same inputs with that many samples: cut, or repeated from the start."""
+
+    def rows(self, inputs: Any, numbers: Sequence[int]) -> Inputs | None:
+        """Some of the samples of a batch; None where it cannot be taken apart."""
+        return inputs.rows(np.asarray(numbers, dtype=np.intp)) if isinstance(inputs, Inputs) else None
 
     def parts(self, inputs: Any) -> Iterator[Any]:
         """The batches that inputs stand for. Most are one batch; a graph that reads its own file makes many

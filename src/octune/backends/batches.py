@@ -47,7 +47,7 @@ class Inputs:
     @property
     def batch_size(self) -> int:
         """The first dimension of the first array that has one."""
-        return next((len(array) for array in _arrays([*self.args, *self.kwargs.values()]) if array.ndim), 1)
+        return next((len(array) for array in self.arrays if array.ndim), 1)
 
     def rows(self, which: slice | npt.NDArray[np.intp]) -> Inputs:
         """The same call on some of its samples."""
@@ -58,6 +58,11 @@ class Inputs:
 
         kwargs = {name: cut(value) for name, value in self.kwargs.items()}
         return Inputs(tuple(map(cut, self.args)), kwargs, cut(self.mask))
+
+    @property
+    def arrays(self) -> list[Any]:
+        """All arrays that are handed to the model."""
+        return list(_arrays([*self.args, *self.kwargs.values()]))
 
     def resized(self, samples: int) -> Inputs:
         """The same call on that many samples: the first ones, or repeated from the start."""

@@ -28,6 +28,7 @@ from octune.engine.stop import Stop
 from octune.engine.stopwatch import Stopwatch
 from octune.errors import ConfigError, DataError, EvaluationError, OctuneError, WorkspaceError, summary
 from octune.evaluation.evaluator import Evaluator
+from octune.evaluation.examples import flipped
 from octune.evaluation.pairing import Pairing
 from octune.harm import WORST, PlanProbe
 from octune.plan import Op, Plan, Scheme
@@ -165,6 +166,28 @@ class Study:
         except OctuneError as error:
             self.note(f"the winner could not be scored on the data held out: {summary(error)}")
         return None
+
+    def examples(self, trial: Trial, model: Any) -> None:
+        """Note a few answers that flipped, for people to look at; ``model`` is the trial's."""
+        baseline = None if self.baseline_trial is None else self.baseline_trial.score
+        if baseline is None or trial.score is None or not (items := flipped(baseline, trial.score)):
+            return
+
+        def shown() -> list[dict[str, Any]]:
+            models = self.stopwatch.fp32_model, model
+            found = self.evaluator.examples(models, self.pairing, items, self.backend.rows)
+            return [example.to_json() for example in found]
+
+        self.clock.enter("examples", "looking at answers that flipped")
+        try:
+            self.journal.once("flips", {"trial": trial.key}, shown)
+        except KeyboardInterrupt:
+            self.stop.interrupted = True
+        except Exception as error:  # a run does not fail for want of a picture
+            log.debug("examples", exc_info=True)
+            self.listener.note(
+                f"answers that flipped cannot be shown: {type(error).__name__}: {summary(error)}"
+            )
 
     def _held_out_baseline(self, certifier: Evaluator) -> tuple[Score, Pairing]:
         """What fp32 scores on the data held out."""

@@ -41,7 +41,8 @@ class Stopwatch:
         self._patience = patience or Patience()
 
     @cached_property
-    def _fp32(self) -> Any:
+    def fp32_model(self) -> Any:
+        """The model that others take turns with; no evaluation code has seen it."""
         return self._backend.fp32_model()
 
     @property
@@ -53,7 +54,9 @@ class Stopwatch:
         """One look: what counts is how fp32 does in turns with the others, later."""
         if self.example is None:
             return None
-        return interleaved({"fp32": self._call(self._fp32)}, iterations=1, already_warm=("fp32",))["fp32"]
+        return interleaved({"fp32": self._call(self.fp32_model)}, iterations=1, already_warm=("fp32",))[
+            "fp32"
+        ]
 
     def speed(self, model: Any, rival: Speedup = FP32, ceiling: float = math.inf) -> Timed | None:
         """How many times faster than fp32 a model is, and milliseconds of both."""
@@ -61,8 +64,8 @@ class Stopwatch:
             return None
         if self._stop.left is not None:
             self._patience.seconds = min(self._patience.seconds, self._stop.left)
-        already_warm = "_fp32" in self.__dict__
-        calls = self._call(self._fp32), self._call(model)
+        already_warm = "fp32_model" in self.__dict__
+        calls = self._call(self.fp32_model), self._call(model)
         timed = compare(
             *calls,
             self._timing,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Protocol
@@ -21,8 +21,9 @@ import numpy.typing as npt
 from octune.backends.base import Outputs
 from octune.data import Batches
 from octune.errors import DataError
+from octune.evaluation.examples import Example, Models
 from octune.evaluation.guard import as_score, call_limited
-from octune.evaluation.metrics import Metric
+from octune.evaluation.metrics import Answer, Metric
 from octune.evaluation.pairing import Pairing
 from octune.evaluation.tally import Tally, has_groups
 from octune.referee import Referee, Standard
@@ -82,6 +83,14 @@ class Evaluator(ABC):
         """What the user should know about how it scores."""
         return ()
 
+    def examples(
+        self, models: Models, pairing: Pairing, items: Sequence[int], rows: Callable[[Any, list[int]], Any]
+    ) -> list[Example]:
+        """What two models answer to some items, run by themselves; empty where that is not possible.
+        ``rows`` takes some samples out of a batch of inputs.
+        """
+        return []
+
     @abstractmethod
     def _evaluate(self, model: Any, pairing: Pairing) -> tuple[Any, Pairing]:
         """What the model scores, and what was learned of the data. A pairing without batches pairs with
@@ -132,6 +141,42 @@ class MetricEvaluator(Evaluator):
             seed,
         )
         self.higher_is_better, self.name = metric.higher_is_better, metric.name
+
+    def examples(
+        self, models: Models, pairing: Pairing, items: Sequence[int], rows: Callable[[Any, list[int]], Any]
+    ) -> list[Example]:
+        if self._batches.pick is None or None in pairing.counts:
+            return []
+        ends = np.cumsum(np.array(pairing.counts, dtype=np.int64))
+        found: list[Example] = []
+        for item in items:
+            number = int(np.searchsorted(ends, item, side="right"))
+            place = item - int(ends[number - 1] if number else 0)
+            inputs, label = self._backend.split(self._batches.pick(number))
+            labels = [] if label is None else _rows(label)
+            own = self._rows_of(place, labels)
+            part = rows(inputs, own)
+            if part is None:
+                return []
+            fp32, int8 = (
+                self._answer_to(model, part, [labels[row] for row in own if labels], pairing)
+                for model in models
+            )
+            about = {} if self._batches.about is None else self._batches.about(number)[place]
+            found.append(Example.of(item, fp32, int8, about, part.arrays))
+        return found
+
+    def _rows_of(self, place: int, labels: list[Any]) -> list[int]:
+        """The rows of a batch that make one of its items."""
+        if not has_groups(self._metric):
+            return [place]
+        groups = list(self._metric.groups(labels))
+        own = list(dict.fromkeys(groups))[place]
+        return [row for row, group in enumerate(groups) if group == own]
+
+    def _answer_to(self, model: Any, inputs: Any, labels: list[Any], pairing: Pairing) -> Answer:
+        """What a model answers to one item."""
+        return self._metric.answers(self._metric.predictions(self._backend.run(model, inputs)), labels)[0]
 
     def _evaluate(self, model: Any, pairing: Pairing) -> tuple[Score, Pairing]:
         tally = Tally(self._metric, by_item=self._metric.items == "own" and not has_groups(self._metric))

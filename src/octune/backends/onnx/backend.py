@@ -117,6 +117,9 @@ class OnnxBackend(Backend):
     def resized(self, inputs: Inputs, samples: int) -> Inputs:
         return inputs.resized(samples) if self._splits else inputs
 
+    def rows(self, inputs: Inputs, numbers: Sequence[int]) -> Inputs | None:
+        return super().rows(inputs, numbers) if self._splits else None
+
     # -- look ------------------------------------------------------------------------------------------------
 
     def observe(self, batches: Iterable[Inputs], visit: Visit) -> None:

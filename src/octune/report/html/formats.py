@@ -29,7 +29,9 @@ def score(value: float | None) -> str:
 
 def signed(value: float | None) -> str:
     """A drop: with its sign, and a real minus."""
-    return NONE if value is None else f"{value:+.4f}".replace("-", "−")
+    if value is None:
+        return NONE
+    return "0.0000" if abs(value) < 5e-5 else f"{value:+.4f}".replace("-", "−")
 
 
 def ms(value: float | None) -> str:

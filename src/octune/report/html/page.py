@@ -22,6 +22,7 @@ from octune.report.html.svg.kinds import kinds_picture
 from octune.report.html.svg.prediction import prediction_picture
 from octune.report.html.svg.timeline import timeline_picture
 from octune.report.html.views.comparison import comparison_view
+from octune.report.html.views.flips import flips_view
 from octune.report.html.views.front import front_view, trial_rows
 from octune.report.html.views.heat import heat_view
 from octune.report.html.views.histograms import histograms_view
@@ -117,6 +118,7 @@ def content(facts: Facts) -> str:
             time_map=_drawn(time_picture, heat, beside),
             histograms=[(one, histogram_picture(one)) for one in histograms_view(ops, facts.evidence.ranges)],
             prediction=_drawn(prediction_picture, prediction_view(facts)),
+            flips=flips_view(facts),
             timeline=_drawn(timeline_picture, timeline_view(facts)),
             reproduce=reproduce_view(facts),
             notes=() if facts.result is None else facts.result.notes,

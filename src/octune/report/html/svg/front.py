@@ -24,7 +24,7 @@ def front_picture(view: FrontView, width: float) -> str:
     better = "higher" if view.higher_is_better else "lower"
     parts = [
         axes(x, y, "ms a batch: faster is further left" if view.timed else "trials, not timed",
-             f"{view.metric}: {better} is better", x_ticks=view.timed, format_=_short),
+             f"{view.metric}: {better} is better", x_ticks=view.timed),
         _criterion(view, y, left, right, top, bottom),
     ]  # fmt: skip
     steps = sorted((p for p in view.points if p.front), key=lambda p: p.latency)
@@ -39,7 +39,7 @@ def front_picture(view: FrontView, width: float) -> str:
             parts.append(tag("circle", cx=px, cy=py, r=12, class_="chosen"))
         parts.append(mark(px, py, point.outcome, point.tip))
         if point.chosen or point.outcome == "fp32" or len(view.points) <= NUMBERED:
-            parts.append(_label(point, px, py, right, ends))
+            parts.append(_label(point, view.best, px, py, right, ends))
     return picture(width, height, f"{view.metric} against latency, {len(view.points)} trials", *parts)
 
 
@@ -68,18 +68,15 @@ def _bars(point: Point, x: Linear, y: Linear) -> str:
     return drawn
 
 
-def _label(point: Point, px: float, py: float, right: float, taken: list[tuple[float, float]]) -> str:
+def _label(
+    point: Point, best: str, px: float, py: float, right: float, taken: list[tuple[float, float]]
+) -> str:
     """Beside its mark, unless another label is there already."""
-    said = (
-        "fp32" if point.outcome == "fp32" else f"{point.label}: handed over" if point.chosen else point.label
-    )
+    name = "fp32" if point.outcome == "fp32" else point.label
+    said = f"{name}: {best}" if point.chosen else name
     ahead = px + 16 + text_width(said) <= right
     place = (px + 16 if ahead else px - 16, py - 9)
     if any(abs(place[0] - a) < 30 and abs(place[1] - b) < 12 for a, b in taken) and not point.chosen:
         return ""
     taken.append(place)
     return text(*place, said, "label strong" if point.chosen else "label", "start" if ahead else "end")
-
-
-def _short(value: float) -> str:
-    return formats.plain(value)

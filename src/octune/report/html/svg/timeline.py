@@ -31,7 +31,7 @@ def timeline_picture(view: TimelineView, width: float) -> str:
         parts.append(text(0, 8 + ROW * index + 16, name, "label"))
     for span in view.spans:
         # Never thinner than one can see and hit.
-        wide = max(2.0, x(span.end) - x(span.begin))
+        wide = max(2.0, x(span.end) - x(span.begin) - 1)
         parts.append(
             rect(
                 x(span.begin),

@@ -40,6 +40,7 @@ class FrontView:
     metric: str
     higher_is_better: bool
     timed: bool
+    best: str  # what the best one is: handed over, or the best so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ def front_view(facts: Facts) -> FrontView | None:
         facts.metric,
         criterion.higher_is_better,
         timed,
+        "handed over" if facts.ended else "best so far",
     )
 
 
