@@ -28,6 +28,11 @@ class Listener:
         """A stage begins."""
         log.info("%s: %s", name, detail)
 
+    def progress(self, share: float) -> None:
+        """How much of the data a model has been scored on, from 0 to 1; often, and perhaps from another
+        thread. A model that fails for certain is not scored on all of it.
+        """
+
     def done(self, name: str, seconds: float) -> None:
         """A stage has ended."""
         log.info("%s took %.1f s", name, seconds)

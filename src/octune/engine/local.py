@@ -64,6 +64,8 @@ class Study:
 
     def __post_init__(self) -> None:
         self.clock = Clock(self.listener, self.journal)
+        for evaluator in filter(None, (self.evaluator, self.certifier)):
+            evaluator.progress = self.listener.progress
 
     def note(self, text: str) -> None:
         """Something that the user should know: now, and in the result."""

@@ -55,6 +55,8 @@ class Evaluator(ABC):
 
     def __init__(self, trial_timeout: float = 0) -> None:
         self._limit = trial_timeout
+        # told again and again how much of the data a model has been scored on, where that is known
+        self.progress: Callable[[float], None] = lambda share: None
 
     def baseline(self, model: Any, known: Pairing | None = None) -> tuple[Score, Pairing]:
         """Score the model that others are compared with, over all data; and what they are to match.
@@ -186,6 +188,7 @@ class MetricEvaluator(Evaluator):
             tally.add(number, predictions, labels)
             digests.append(_digest(labels))
             rows += len(labels)
+            self._tell(number + 1, rows, pairing)
             # Whole batches: what belongs together (the windows of one question) shares a batch.
             if self._samples is not None and rows >= self._samples:
                 break
@@ -203,6 +206,14 @@ class MetricEvaluator(Evaluator):
             # The data came in another order (a shuffling loader): items cannot be paired with the baseline's.
             score = replace(score, items=None, hits=None, limits=None)
         return score, found
+
+    def _tell(self, batches: int, rows: int, pairing: Pairing) -> None:
+        """Say how far a walk over the data has come, if its end is known."""
+        count = len(pairing.counts) or self._batches.count
+        if self._samples is not None:
+            self.progress(min(1.0, rows / self._samples))
+        elif count:
+            self.progress(min(1.0, batches / count))
 
     def _sequential(self, model: Any, pairing: Pairing, standard: Standard) -> Score:
         walk = self._walk(pairing, standard.baseline)
@@ -227,6 +238,7 @@ class MetricEvaluator(Evaluator):
                 count = int(walk.counts[number])
                 done[ends[number] - count : ends[number]] = True
                 seen += count
+                self.progress(seen / total)
             if not referee.due(seen):
                 continue
             score = tally.score()

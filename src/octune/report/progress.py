@@ -1,4 +1,4 @@
-"""A run on the terminal: the current stage, the trials so far, the time spent, and the time that is left.
+"""A run on the terminal: the trials so far, the best of them, the current stage, and the time that is left.
 
 with closing(LiveProgress(console, timeout)) as listener:
     tune(..., listener=listener)
@@ -7,6 +7,7 @@ with closing(LiveProgress(console, timeout)) as listener:
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,7 +19,7 @@ from octune.engine.events import Listener
 from octune.result import Trial
 from octune.score import Score
 
-__all__ = ["LiveProgress", "trial_table"]
+__all__ = ["LiveProgress", "Pace", "best_so_far", "trial_table"]
 
 
 def trial_table(trials: list[Trial]) -> Table:
@@ -71,8 +72,47 @@ def _items(score: Score | None) -> str:
     return f"{score.n:,}" + (f" of {score.total:,}" if score.partial else "")
 
 
+class Pace:
+    """How fast a stage gets on, and what is left of it; nothing is guessed before some of it was seen."""
+
+    LEAST = 0.02  # of a stage: less of it says nothing
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._first: tuple[float, float] | None = None
+        self._last = (0.0, 0.0)
+
+    def __call__(self, share: float) -> None:
+        """So much is done now."""
+        self._last = (share, self._now())
+        if self._first is None or share < self._first[0]:  # another walk over the data began
+            self._first = self._last
+
+    @property
+    def share(self) -> float | None:
+        return None if self._first is None else self._last[0]
+
+    @property
+    def left(self) -> float | None:
+        """Seconds, if it goes on like this; None while that is not known."""
+        if self._first is None:
+            return None
+        (begin, begun), (share, at) = self._first, self._last
+        if share - begin < self.LEAST:
+            return None
+        return max(0.0, (1.0 - share) * (at - begun) / (share - begin) - (self._now() - at))
+
+
+def best_so_far(trials: Sequence[Trial]) -> tuple[int, Trial] | None:
+    """The fastest quantized trial that passes, and its number."""
+    passing = [
+        (number, trial) for number, trial in enumerate(trials) if trial.passed and trial.form != "fp32"
+    ]
+    return max(passing, key=lambda item: item[1].speedup or 0.0, default=None)
+
+
 class LiveProgress(Listener):
-    """A live table on a terminal; plain lines elsewhere."""
+    """A live table on a terminal, with the best trial so far; plain lines elsewhere."""
 
     def __init__(self, console: Console, timeout: float = 0) -> None:
         self._console = console
@@ -80,6 +120,7 @@ class LiveProgress(Listener):
         self._spinner = Spinner("dots", text="starting")
         self._begun = time.monotonic()
         self._timeout = timeout
+        self._pace = Pace()
         self._live: Live | None = None
         self._lines = not console.is_terminal  # a live table cannot be drawn there
         if not self._lines:
@@ -88,22 +129,37 @@ class LiveProgress(Listener):
 
     def __rich__(self) -> RenderableType:
         self._spinner.update(text=f"{self._stage}  [{self._clock()}]")
-        return Group(trial_table(self._trials), self._spinner) if self._trials else self._spinner
+        if not self._trials:
+            return self._spinner
+        return Group(trial_table(self._trials), Text(self._best(), style="bold"), self._spinner)
 
     _stage = "starting"
 
+    def _best(self) -> str:
+        found = best_so_far(self._trials)
+        if found is None:
+            return "" if len(self._trials) < 2 else "nothing has met the criterion yet"
+        number, trial = found
+        score = "" if trial.score is None else f", score {trial.score.value:.4f}"
+        speed = "" if trial.speed is None else f", {trial.speed}"
+        return f"best so far: trial {number} ({trial.form}){score}{speed}"
+
     def _clock(self) -> str:
+        """The time that was spent, and what is known of the time that is left."""
         spent = time.monotonic() - self._begun
-        text = f"{spent:.0f} s"
-        if self._timeout > 0:
-            return f"{text}, at most {max(0.0, self._timeout - spent):.0f} s left"
-        done = [trial for trial in self._trials if trial.form != "fp32"]
-        if done:
-            mean = sum(trial.seconds for trial in done) / len(done)
-            text += f", about {mean:.0f} s a trial"
+        known = [f"{spent:.0f} s"]
+        if self._pace.share is not None:
+            known.append(f"scored {self._pace.share:.0%}")
+        if (left := self._pace.left) is not None:
+            known.append(f"about {left:.0f} s left for this model")
+        elif len(self._trials) == 1:
+            known.append(f"fp32 took {self._trials[0].seconds:.0f} s")
         elif self._trials:
-            text += f", fp32 took {self._trials[0].seconds:.0f} s"
-        return text
+            done = self._trials[1:]
+            known.append(f"about {sum(trial.seconds for trial in done) / len(done):.0f} s a trial")
+        if self._timeout > 0:
+            known.append(f"at most {max(0.0, self._timeout - spent):.0f} s left in all")
+        return ", ".join(known)
 
     def _say(self, line: str) -> None:
         self._console.print(
@@ -111,9 +167,12 @@ class LiveProgress(Listener):
         )
 
     def stage(self, name: str, detail: str) -> None:
-        self._stage = f"{name}: {detail}"
+        self._stage, self._pace = f"{name}: {detail}", Pace()
         if self._lines:
             self._say(self._stage)
+
+    def progress(self, share: float) -> None:
+        self._pace(share)
 
     def done(self, name: str, seconds: float) -> None: ...
 
