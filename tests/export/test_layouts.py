@@ -147,10 +147,8 @@ def test_a_result_is_saved_in_a_layout(
     np.testing.assert_array_equal(onnx_answers(written / "onnx/model.onnx", sentences), answers)
 
 
-@pytest.mark.parametrize("layout", sorted(LAYOUTS))
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if "onnx" in LAYOUTS[name].formats])
 def test_every_file_has_its_sum(layout: str, saved: Path, tmp_path: Path) -> None:
-    if not {"onnx", "openvino"} & set(LAYOUTS[layout].formats):
-        pytest.skip("is not for ONNX")
     written = export(saved, layout, tmp_path / "out")
     record = json.loads((written / "octune-export.json").read_text())
     assert record["files"] == {k: v for k, v in sums(written).items() if k != "octune-export.json"}

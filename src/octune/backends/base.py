@@ -124,11 +124,12 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Servable:
-    """What servers can take of a saved model: its files by format (``onnx``, ``openvino``, ``savedmodel``),
-    the first of which was scored, and its inputs and outputs.
+    """What servers can take of a saved model: the formats it comes in (``onnx``, ``openvino``,
+    ``savedmodel``), the first of which was scored, each with a function that writes it into a folder; and its
+    inputs and outputs.
     """
 
-    files: Mapping[str, Sequence[Path]]
+    formats: Mapping[str, Callable[[Path], object]]
     inputs: Sequence[Tensor]
     outputs: Sequence[Tensor]
 

@@ -30,7 +30,7 @@ def export(
             "--layout",
             "-l",
             help="hf (optimum, sentence-transformers, text-embeddings-inference), triton, ovms (OpenVINO "
-            "Model Server).",
+            "Model Server), tfserving (TensorFlow Serving).",
         ),
     ],
     output: Annotated[

@@ -3,7 +3,7 @@
     from octune.export import export
 
     export("model-int8", "triton", "models", name="sst2")       # models/sst2/1/model.onnx, ...
-    result.save("sst2-int8", layout="hf")
+    result.save("models/sst2", layout="triton")                 # the same
 
 A layout is one file here with a :class:`Layout`, and its place in ``LAYOUTS``. No server runs a PyTorch
 model, so that gets a twin in ONNX (twin.py), for which its fp32 model and data are needed.
@@ -20,6 +20,7 @@ from octune.errors import ConfigError, UnsupportedError
 from octune.export.base import Layout, Saved
 from octune.export.hf import HF
 from octune.export.ovms import OVMS
+from octune.export.tfserving import TFSERVING
 from octune.export.triton import TRITON
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LAYOUTS", "export", "layout_named", "save_as"]
 
-LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (HF, TRITON, OVMS)}
+LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (HF, TRITON, OVMS, TFSERVING)}
 
 
 def layout_named(name: str) -> Layout:
@@ -68,13 +69,14 @@ def export(
     return _write(chosen, saved, Path(output), request, overwrite=overwrite)
 
 
-def save_as(result: Result, output: Path, layout: str, *, overwrite: bool = False) -> Path:
-    """A result's model in the layout of a server."""
-    chosen = layout_named(layout)
+def save_as(result: Result, folder: Path, layout: str, *, overwrite: bool = False) -> Path:
+    """A result's model in the layout of a server: ``folder`` is the model's own, below the server's."""
+    chosen, folder = layout_named(layout), folder.absolute()
     with tempfile.TemporaryDirectory(prefix="octune-export-") as place:
-        folder = artifact.save(result, Path(place) / (output.name or "model"))
+        saved = Saved.read(artifact.save(result, Path(place) / folder.name))
         request = None if result.saving is None else result.saving.request
-        return _write(chosen, Saved.read(folder), output, request, overwrite=overwrite)
+        output = folder.parent if chosen.per_model else folder
+        return _write(chosen, saved, output, request, overwrite=overwrite)
 
 
 def _write(layout: Layout, saved: Saved, output: Path, request: Request | None, *, overwrite: bool) -> Path:
@@ -82,11 +84,16 @@ def _write(layout: Layout, saved: Saved, output: Path, request: Request | None, 
     layout.check(saved, output, overwrite=overwrite)  # before work is spent on a twin
     if layout.reads(saved):
         return layout.export(saved, output, overwrite=overwrite)
+    what = (
+        f"{layout.title} reads {' or '.join(layout.formats)}, and {saved.folder} is a "
+        f"{saved.manifest['framework']} model."
+    )
+    if "onnx" not in layout.formats:
+        raise UnsupportedError(f"{what} Choose another layout.")
     if request is None:
         raise UnsupportedError(
-            f"{layout.title} reads {' or '.join(layout.formats)}, and {saved.folder} is a "
-            f"{saved.manifest['framework']} model. Its plan can be applied to the fp32 model converted to "
-            "ONNX, and scored: name that model and its data (--config, or --model, --task and --data)."
+            f"{what} Its plan can be applied to the fp32 model converted to ONNX, and scored: name that "
+            "model and its data (--config, or --model, --task and --data)."
         )
     from octune.export.twin import onnx_twin
 

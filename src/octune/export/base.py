@@ -8,17 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from shutil import copyfile
 from typing import Any
 
 from octune import huggingface
 from octune.artifact import manifest
 from octune.backends.base import Servable
 from octune.backends.select import backend_named
-from octune.errors import ArtifactError, ConfigError, UnsupportedError
+from octune.errors import ConfigError, UnsupportedError
 from octune.folders import check_replaceable, complete_or_absent, sums
 
-__all__ = ["Layout", "Saved", "copy_all"]
+__all__ = ["Layout", "Saved"]
 
 RECORD = "octune-export.json"
 
@@ -62,6 +61,13 @@ class Saved:
         """Its files by format, and its inputs and outputs."""
         return backend_named(self.manifest["framework"]).servable(self.folder, self.manifest["backend"])
 
+    def write(self, form: str, folder: Path, stem: str | None = None) -> None:
+        """Write the model in one of its formats, its files renamed if a stem is given."""
+        folder.mkdir(parents=True)
+        self.servable.formats[form](folder)
+        for path in list(folder.iterdir()) if stem is not None else []:
+            path.rename(path.with_name(f"{stem}{path.suffix}"))
+
     @property
     def threads(self) -> int:
         """How many threads it was timed with."""
@@ -89,7 +95,7 @@ class Layout:
 
     def reads(self, saved: Saved) -> bool:
         """Whether the server reads any of the formats that the model was saved in."""
-        return any(form in self.formats for form in saved.servable.files)
+        return any(form in self.formats for form in saved.servable.formats)
 
     def check(self, saved: Saved, output: Path, *, overwrite: bool) -> None:
         """Refuse what cannot be written, before work is spent on it."""
@@ -100,7 +106,7 @@ class Layout:
     def export(self, saved: Saved, output: Path, *, overwrite: bool = False) -> Path:
         """Write the model in this layout: complete, or not at all."""
         # what was scored, if the server reads it; else what it does read
-        form = next(form for form in saved.servable.files if form in self.formats)
+        form = next(form for form in saved.servable.formats if form in self.formats)
         target = self._target(saved, output)
         with complete_or_absent(target, RECORD, overwrite=overwrite) as staging:
             self.write(saved, form, staging)
@@ -119,12 +125,3 @@ class Layout:
 
     def _target(self, saved: Saved, output: Path) -> Path:
         return output / saved.name if self.per_model else output
-
-
-def copy_all(files: Sequence[Path], folder: Path, stem: str | None = None) -> None:
-    """Copy files, under another name if one is given; their endings stay."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in files:
-        if not path.exists():
-            raise ArtifactError(f"{path} is missing. Copy the whole folder again.")
-        copyfile(path, folder / (path.name if stem is None else stem + path.suffix))

@@ -85,6 +85,6 @@ def _twin(saved: Saved) -> list[str]:
 
 
 def _files(saved: Saved) -> str:
-    scored, *others = saved.servable.files
+    scored, *others = saved.servable.formats
     text = f"The score is that of the {scored} file."
     return f"{text} The {' and '.join(others)} file holds the same plan." if others else text

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from octune.export.base import Layout, Saved, copy_all
+from octune.export.base import Layout, Saved
 from octune.export.card import model_card
 from octune.huggingface import CONFIG, copy_companions
 
@@ -32,10 +32,10 @@ def _refuse(saved: Saved, output: Path) -> str | None:
 def _write(saved: Saved, form: str, folder: Path) -> None:
     assert saved.huggingface is not None  # or it was refused
     copy_companions(saved.huggingface, folder)
-    for kind, files in saved.servable.files.items():
+    for kind in saved.servable.formats:
         if kind in PLACES:
             place, stem = PLACES[kind]
-            copy_all(files, folder / place, stem)
+            saved.write(kind, folder / place, stem)
     (folder / "README.md").write_text(model_card(saved))
 
 

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from octune.export.base import Layout, Saved, copy_all
+from octune.export.base import Layout, Saved
 
 __all__ = ["OVMS"]
 
@@ -19,7 +19,7 @@ MODELS = "model_config_list"
 
 def _write(saved: Saved, form: str, folder: Path) -> None:
     # An ONNX file beyond 2 GB names the file of its tensors, so it keeps its name.
-    copy_all(saved.servable.files[form], folder / VERSION, "model" if form == "openvino" else None)
+    saved.write(form, folder / VERSION, "model" if form == "openvino" else None)
 
 
 def _refuse(saved: Saved, output: Path) -> str | None:

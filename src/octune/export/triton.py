@@ -11,7 +11,7 @@ from pathlib import Path
 
 from octune.backends.base import Servable, Tensor
 from octune.errors import UnsupportedError
-from octune.export.base import Layout, Saved, copy_all
+from octune.export.base import Layout, Saved
 
 __all__ = ["TRITON", "model_config"]
 
@@ -37,7 +37,7 @@ TYPES = {
 
 
 def _write(saved: Saved, form: str, folder: Path) -> None:
-    copy_all(saved.servable.files[form], folder / VERSION)
+    saved.write(form, folder / VERSION)
     (folder / "config.pbtxt").write_text(model_config(saved.name, saved.servable, saved.threads))
 
 

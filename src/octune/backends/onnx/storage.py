@@ -7,7 +7,9 @@ runtime that won may have its own form beside it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +72,19 @@ def servable(folder: Path, metadata: Mapping[str, Any]) -> Servable:
     files = {runtime.form: runtime.files(folder) for runtime in RUNTIMES}
     won = named(metadata["runtime"]) or ONNX_RUNTIME
     return Servable(
-        {form: files[form] for form in sorted(files, key=lambda form: form != won.form) if files[form]},
+        {
+            form: partial(_copy, files[form])
+            for form in sorted(files, key=lambda form: form != won.form)
+            if files[form]
+        },
         [_tensor(item) for item in proto.input if item.name not in stored],
         [_tensor(item) for item in proto.output],
     )
+
+
+def _copy(files: Sequence[Path], folder: Path) -> None:
+    for path in files:
+        shutil.copyfile(path, folder / path.name)
 
 
 def _tensor(item: onnx.ValueInfoProto) -> Tensor:

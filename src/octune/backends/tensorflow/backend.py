@@ -16,7 +16,17 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.util import _pywrap_util_port
 
-from octune.backends.base import Backend, Finalist, Outputs, SelfTest, Settings, Visit, Writer, notes_on
+from octune.backends.base import (
+    Backend,
+    Finalist,
+    Outputs,
+    SelfTest,
+    Servable,
+    Settings,
+    Visit,
+    Writer,
+    notes_on,
+)
 from octune.backends.batches import Fitting, Inputs
 from octune.backends.opened import Opened, Source
 from octune.backends.tensorflow.doctor import self_test
@@ -286,6 +296,10 @@ class TensorFlowBackend(Backend):
         limit_again: bool = False,
     ) -> Any:
         return storage.load(folder, metadata)
+
+    @classmethod
+    def servable(cls, folder: Path, metadata: Mapping[str, Any]) -> Servable:
+        return storage.servable(folder, metadata)
 
     @classmethod
     def open(cls, source: str) -> Any:

@@ -7,18 +7,22 @@ itself can be given to ``tf.saved_model.load`` or to a server.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from octune.backends.tensorflow.model.callables import GraphCallable, call_shaped
+from octune.backends.base import Servable, Tensor
+from octune.backends.tensorflow.model import nested
+from octune.backends.tensorflow.model.callables import GraphCallable, call_shaped, flat_function
 from octune.backends.tensorflow.model.freeze import LARGEST_GRAPH, as_graph
-from octune.backends.tensorflow.model.handover import Handover
+from octune.backends.tensorflow.model.handover import DEFAULT_SIGNATURE, Handover
 from octune.errors import ArtifactError, summary
 
-__all__ = ["load", "read_graph_def", "save"]
+__all__ = ["load", "read_graph_def", "save", "servable"]
 
 GRAPH = "model.pb"
 
@@ -76,6 +80,40 @@ def load(folder: Path, metadata: Mapping[str, Any]) -> Any:
         raise ArtifactError(
             f"{folder} cannot be loaded by TensorFlow {tf.__version__}: {summary(error)}"
         ) from error
+
+
+def servable(folder: Path, metadata: Mapping[str, Any]) -> Servable:
+    """A SavedModel with the signature that servers call, whatever kind of model was saved."""
+    handover = Handover.from_json(metadata["form"])
+    function = _signature(folder, handover)
+    return Servable(
+        {"savedmodel": partial(_write_served, function)},
+        [_tensor(spec.name, spec) for spec in nested.leaves(function.structured_input_signature)],
+        [_tensor(name, tensor) for name, tensor in function.structured_outputs.items()],
+    )
+
+
+def _signature(folder: Path, handover: Handover) -> Any:
+    """The saved model as a concrete function with named tensors in and out."""
+    try:
+        if handover.kind != "graph":
+            return tf.saved_model.load(str(folder)).signatures[handover.signature]
+        return flat_function(read_graph_def(folder / GRAPH), handover.inputs, handover.outputs)
+    except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
+        raise ArtifactError(
+            f"{folder} cannot be called with tensors by TensorFlow {tf.__version__}: {summary(error)}"
+        ) from error
+
+
+def _write_served(function: Any, folder: Path) -> None:
+    module = tf.Module(name="octune")
+    module.serve = function
+    tf.saved_model.save(module, str(folder), signatures={DEFAULT_SIGNATURE: function})
+
+
+def _tensor(name: str, tensor: Any) -> Tensor:
+    shape = tuple(tensor.shape) if tensor.shape.rank is not None else ()
+    return Tensor(name, str(np.dtype(tensor.dtype.as_numpy_dtype)), shape)
 
 
 def read_graph_def(path: Path) -> GraphDef:

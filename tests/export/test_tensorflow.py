@@ -1,0 +1,81 @@
+"""TensorFlow models are served by plain TensorFlow, in a process that never saw Octune."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+
+import tensorflow as tf
+
+import octune
+from octune import Result
+from octune.errors import UnsupportedError
+from octune.export import export
+from tests.backends.tensorflow.subjects import SIZE, digits, graph_def, saved_model
+
+# What TensorFlow Serving does: load the newest version, call serving_default.
+SERVER = """
+import json, sys
+import numpy as np, tensorflow as tf
+loaded = tf.saved_model.load(sys.argv[1])
+serve = loaded.signatures["serving_default"]
+inputs = json.load(sys.stdin)
+outputs = serve(**{name: tf.constant(value, tf.float32) for name, value in inputs.items()})
+assert "octune" not in sys.modules
+print(json.dumps({name: np.asarray(value).tolist() for name, value in outputs.items()}))
+"""
+
+
+def served(folder: Path, **inputs: Any) -> dict[str, Any]:
+    given = json.dumps({name: array.tolist() for name, array in inputs.items()})
+    done = subprocess.run(
+        [sys.executable, "-c", SERVER, str(folder)], input=given, capture_output=True, text=True, check=True
+    )
+    return {name: np.asarray(value) for name, value in json.loads(done.stdout.splitlines()[-1]).items()}
+
+
+def tuned(source: Any, **config: Any) -> Result:
+    data = digits()
+    result = octune.tune(
+        source, calibration=data.batches(), config={**SIZE, "criterion": {"relative": 0.1}, **config}
+    )
+    assert result.plan.names("int8")
+    return result
+
+
+def test_a_saved_model(tmp_path: Path) -> None:
+    result = tuned(saved_model(tmp_path / "fp32"))
+    folder = result.save(tmp_path / "digits")
+    written = export(folder, "tfserving", tmp_path / "models")
+    assert (written / "1/saved_model.pb").exists()
+    pixels = digits().test[:8]
+    answers = served(written / "1", pixels=pixels)
+    own = octune.load(folder)(pixels=tf.constant(pixels))
+    assert set(answers) == {"logits", "probabilities"}
+    np.testing.assert_allclose(answers["logits"], own["logits"], atol=1e-5)
+    with pytest.raises(UnsupportedError, match="--model"):
+        export(folder, "triton", tmp_path / "triton")
+
+
+def test_a_frozen_graph(tmp_path: Path) -> None:
+    result = tuned(graph_def(), model={"inputs": ["x"], "outputs": ["logits"]})
+    written = result.save(tmp_path / "models" / "digits", layout="tfserving")
+    pixels = digits().test[:8]
+    assert written == tmp_path / "models" / "digits"
+    answers = served(written / "1", x=pixels)
+    with tf.compat.v1.Session(graph=result.model) as session:
+        own = session.run("logits:0", {"x:0": pixels})
+    np.testing.assert_allclose(answers["logits"], own, atol=1e-5)
+
+
+def test_an_onnx_model_is_not_for_tensorflow(saved: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="reads savedmodel"):
+        export(saved, "tfserving", tmp_path)
