@@ -29,6 +29,7 @@ from octune.report.listening import listening
 from octune.result import Result, Saving, Trial, fp32_beside
 from octune.search import Space, Strategy
 from octune.search.options import legal_ops
+from octune.tracking import recording
 
 __all__ = ["conclude", "look", "quantize", "tune"]
 
@@ -67,7 +68,10 @@ def tune(
     There is always a :class:`Result`; a set-up that cannot work raises.
     """
     config = as_config(config)
-    with listening(listener, progress=progress, timeout=config.tuning.timeout) as ear:
+    with (
+        listening(listener, progress=progress, timeout=config.tuning.timeout) as ear,
+        recording(config, ear) as ear,
+    ):
         return _tune(
             Request(model, calibration, evaluate, metric, evaluation, criterion, certify, config, ear)
         )
@@ -93,7 +97,9 @@ def _tune(request: Request) -> Result:
                 study.finalists(best, ranges)
         except KeyboardInterrupt:
             study.stop.interrupted = True
-        return conclude(job, ops, space, study.stop.reason if study.stop.interrupted else stopped)
+        result = conclude(job, ops, space, study.stop.reason if study.stop.interrupted else stopped)
+        study.listener.result(result)
+        return result
 
 
 def look(job: Job, samples: int) -> tuple[tuple[Op, ...], Ranges, Space]:

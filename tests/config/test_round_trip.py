@@ -119,6 +119,7 @@ CONFIGS = section(
         objective=st.sampled_from(["performance", "footprint", "modelsize"]),
         performance_only=st.booleans(),
         tensorboard=st.booleans(),
+        mlflow=st.booleans() | NAMES,
     ),
     performance=section(
         warmup=st.integers(0, 99),

@@ -43,6 +43,7 @@ DEFAULTS = {
     "tuning.objective": "performance",
     "tuning.performance_only": False,
     "tuning.tensorboard": False,
+    "tuning.mlflow": False,
     "performance.warmup": 5,
     "performance.iterations": None,
     "performance.threads": None,

@@ -74,6 +74,16 @@ def switch(value: Any) -> bool:
     raise expected("true or false")
 
 
+def store(value: Any) -> bool | str:
+    """True or false, or where something is kept."""
+    try:
+        return switch(value)
+    except PydanticCustomError:
+        if isinstance(value, str) and value.strip():
+            return value
+    raise expected("a URI, true or false")
+
+
 def text(value: Any) -> str:
     """Text that is not blank."""
     if isinstance(value, str) and value.strip():
@@ -307,6 +317,7 @@ Seed = Annotated[
     int, *_as(whole, {"type": "integer", "minimum": 0, "maximum": 2**32 - 1}, low=0, high=2**32 - 1)
 ]
 Switch = Annotated[bool, *_as(switch, {"type": "boolean"})]
+Store = Annotated[bool | str, *_as(store, {"type": ["boolean", "string"]})]
 Text = Annotated[str, *_as(text, {"type": "string", "minLength": 1})]
 FilePath = Annotated[Path, *_as(file_path, {"type": "string", "minLength": 1})]
 Reference = Annotated[str, *_as(reference, {"type": "string", "pattern": f"^{REFERENCE.pattern}$"})]

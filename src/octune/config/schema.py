@@ -119,7 +119,10 @@ class Tuning(Section):
         description="Not supported: return the first plan without scoring it, as octune.quantize() does.",
     )
     tensorboard: Switch = Field(
-        False, description="Not supported: write histograms of tensors for TensorBoard in each trial."
+        False, description="Write scores, speed-ups and harm for TensorBoard into the workspace."
+    )
+    mlflow: kinds.Store = Field(
+        False, description="Log the run to MLflow: a tracking URI, or true for the one that MLflow is set to."
     )
 
 
@@ -154,10 +157,11 @@ class Performance(Section):
         "auto", description="Whether the final model may be compiled: auto where it is faster, or never."
     )
     cores_per_instance: Positive | None = Field(
-        None, description="LPOT's name for 'threads'; used where 'threads' is left out."
+        None,
+        description="Cores of each instance in 'octune bench'; elsewhere 'threads', where that is left out.",
     )
     num_of_instance: Positive | None = Field(
-        None, description="Not supported: more than one instance side by side."
+        None, description="Instances that 'octune bench' runs at once. While tuning there is one."
     )
 
     @property

@@ -11,8 +11,10 @@ a list.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
-from octune.result import Trial
+from octune.plan import Scheme
+from octune.result import Result, Trial
 
 __all__ = ["Listener", "Silent"]
 
@@ -37,6 +39,9 @@ class Listener:
         """A stage has ended."""
         log.info("%s took %.1f s", name, seconds)
 
+    def harm(self, harms: Mapping[tuple[str, Scheme], float]) -> None:
+        """The label-free harm of every op in every scheme is known."""
+
     def trial(self, trial: Trial) -> None:
         """A trial has ended."""
         log.info("%s (%s): %s", trial.reason, trial.form, trial.error or trial.verdict)
@@ -44,6 +49,9 @@ class Listener:
     def note(self, text: str) -> None:
         """Something that the user should know; it is in the result's notes, too."""
         log.warning("%s", text)
+
+    def result(self, result: Result) -> None:
+        """What the run has found, if it came to a result."""
 
     def close(self) -> None:
         """The run is over."""

@@ -275,7 +275,9 @@ class Study:
                 {key: min(value, WORST) if math.isfinite(value) else WORST for key, value in values.items()}
             )
 
-        return _restore(self.journal.once("harm", {"samples": ranges.samples}, probed))
+        harms = _restore(self.journal.once("harm", {"samples": ranges.samples}, probed))
+        self.listener.harm(harms)
+        return harms
 
     def cost(self, ops: Sequence[Op], ranges: Ranges) -> dict[tuple[str, Scheme], float]:
         """Measured milliseconds of every op in every scheme."""
