@@ -36,6 +36,8 @@ def completed(line: str) -> list[str]:
         ("octune re", {"resume", "replay"}),
         ("octune tune --no", {"--no-portable"}),
         ("octune tune --task s", {name for name in task_names() if name.startswith("s")}),
+        ("octune check a.onnx b.onnx --metric spe", {"spearmanr"}),
+        ("octune export model --layout tr", {"triton"}),
         ("octune tune conf", set()),  # nothing, so that the shell offers its files
     ],
 )

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from octune.cli.app import app
+from octune.cli.completion import metrics, tasks
 from octune.cli.console import interruptible, open_console
 from octune.cli.options import AsJson, Quiet, Tokenizer, Verbose
 from octune.config import Config, load_config
@@ -37,7 +38,9 @@ def check(
             "folder of the task's files."
         ),
     ] = None,
-    task: Annotated[str | None, typer.Option(help="A known task, such as sst-2 or squad.")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="A known task, such as sst-2 or squad.", autocompletion=tasks)
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -49,7 +52,8 @@ def check(
         str | None,
         typer.Option(
             help="accuracy, f1, spearmanr, ... or package.module:function. Default: the task's; accuracy for "
-            "labels that are class numbers; agreement with fp32 without labels."
+            "labels that are class numbers; agreement with fp32 without labels.",
+            autocompletion=metrics,
         ),
     ] = None,
     criterion: Annotated[

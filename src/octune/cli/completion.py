@@ -7,7 +7,7 @@ Commands and options complete by themselves, and so do paths.
 
 from __future__ import annotations
 
-__all__ = ["tasks"]
+__all__ = ["layouts", "metrics", "tasks"]
 
 
 def tasks(incomplete: str) -> list[str]:
@@ -15,3 +15,17 @@ def tasks(incomplete: str) -> list[str]:
     from octune.tasks.load import task_names
 
     return [name for name in task_names() if name.startswith(incomplete)]
+
+
+def metrics(incomplete: str) -> list[str]:
+    """Names of metrics that begin with what was typed."""
+    from octune.evaluation.metrics import metric_names
+
+    return [name for name in metric_names() if name.startswith(incomplete)]
+
+
+def layouts(incomplete: str) -> list[str]:
+    """Names of layouts that begin with what was typed."""
+    from octune.export import LAYOUTS
+
+    return [name for name in LAYOUTS if name.startswith(incomplete)]

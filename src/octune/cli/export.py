@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from octune.cli.app import app
+from octune.cli.completion import layouts
 from octune.cli.options import AsJson, Data, Model, Task, Tokenizer, named
 from octune.errors import CriterionError
 
@@ -31,6 +32,7 @@ def export(
             "-l",
             help="hf (optimum, sentence-transformers, text-embeddings-inference), triton, ovms (OpenVINO "
             "Model Server), tfserving (TensorFlow Serving).",
+            autocompletion=layouts,
         ),
     ],
     output: Annotated[
