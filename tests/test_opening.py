@@ -14,6 +14,9 @@ import octune
 from octune.errors import ModelError
 from octune.opening import open_model
 from tests.digits import config, digits
+from tests.foreign import export, onnx_digits, tensorflow_digits
+
+FACTORY = "tests.foreign:digits_network"
 
 
 @pytest.fixture(scope="module")
@@ -27,34 +30,6 @@ def images() -> np.ndarray[Any, Any]:
     return digits().test[:20].numpy()
 
 
-@pytest.fixture(scope="module")
-def onnx_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("onnx") / "digits.onnx"
-    torch.onnx.export(
-        digits().model(),
-        (digits().test[:2],),
-        path,
-        input_names=["x"],
-        output_names=["logits"],
-        dynamic_axes={"x": {0: "rows"}, "logits": {0: "rows"}},
-        dynamo=False,
-    )
-    return path
-
-
-@pytest.fixture(scope="module")
-def keras_model() -> Any:
-    import keras
-
-    model = keras.Sequential([keras.Input((64,), name="x")])
-    for layer in (module for module in digits().model() if isinstance(module, torch.nn.Linear)):
-        last = layer.out_features == 10
-        dense = keras.layers.Dense(layer.out_features, activation=None if last else "relu")
-        model.add(dense)
-        dense.set_weights([layer.weight.detach().numpy().T, layer.bias.detach().numpy()])
-    return model
-
-
 def tuned(source: Any) -> octune.Result:
     labelled = [(x.numpy(), y.numpy()) for x, y in digits().labelled()]
     return octune.tune(
@@ -62,41 +37,24 @@ def tuned(source: Any) -> octune.Result:
     )
 
 
-def factory() -> torch.nn.Module:
-    return digits().model()
-
-
 def test_module_and_factory(images: Any, answers: Any) -> None:
-    for source in (factory(), f"{__name__}:factory"):
+    for source in (digits().model(), FACTORY):
         with closing(open_model(source)) as model:
             assert np.allclose(model.run(images)["output"], answers)
             assert [port.name for port in model.inputs] == ["input"]
             assert str(model.coverage) == "0 of 3"
-            assert model.size == 4 * sum(p.numel() for p in factory().parameters())
-    assert open_model(f"{__name__}:factory").name == f"{__name__}:factory"
+            assert model.size == 4 * sum(p.numel() for p in digits().model().parameters())
+    assert open_model(FACTORY).name == FACTORY
 
 
-def test_onnx_files_of_any_quantizer(onnx_file: Path, images: Any, answers: Any, tmp_path: Path) -> None:
-    from onnxruntime import quantization
-
-    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self._left = iter([{"x": images}])
-
-        def get_next(self) -> Any:
-            return next(self._left, None)
-
-    quantization.quantize_dynamic(onnx_file, tmp_path / "dynamic.onnx")
-    for name, form in (("qdq", "QDQ"), ("qoperator", "QOperator")):
-        quantization.quantize_static(
-            onnx_file, tmp_path / f"{name}.onnx", Reader(), quant_format=quantization.QuantFormat[form]
-        )
-    fp32 = open_model(onnx_file)
-    assert (fp32.kind, str(fp32.coverage), fp32.size) == ("ONNX file", "0 of 3", onnx_file.stat().st_size)
+def test_onnx_files_of_any_quantizer(images: Any, answers: Any) -> None:
+    file = onnx_digits() / "fp32.onnx"
+    fp32 = open_model(file)
+    assert (fp32.kind, str(fp32.coverage), fp32.size) == ("ONNX file", "0 of 3", file.stat().st_size)
     assert str(fp32.inputs[0]) == "x (float32[?, 64])"
     assert np.allclose(fp32.run({"x": images})["logits"], answers, atol=1e-4)
     for name in ("dynamic", "qdq", "qoperator"):
-        model = open_model(tmp_path / f"{name}.onnx")
+        model = open_model(onnx_digits() / f"{name}.onnx")
         assert str(model.coverage) == "3 of 3", name
         assert model.size < fp32.size
         error = np.abs(model.run(images)["logits"] - answers).max()
@@ -104,15 +62,15 @@ def test_onnx_files_of_any_quantizer(onnx_file: Path, images: Any, answers: Any,
 
 
 def test_a_fixed_number_of_rows_is_no_obstacle(images: Any, answers: Any, tmp_path: Path) -> None:
-    torch.onnx.export(digits().model(), (digits().test[:3],), tmp_path / "three.onnx", dynamo=False)
+    export(digits().model(), (digits().test[:3],), tmp_path / "three.onnx")
     model = open_model(tmp_path / "three.onnx")
     assert model.rows == 3
     (found,) = model.run(images).values()
     assert np.allclose(found, answers, atol=1e-4)
 
 
-def test_what_octune_saved(images: Any, tmp_path: Path, onnx_file: Path) -> None:
-    for source, name in ((factory(), "pytorch"), (str(onnx_file), "onnx")):
+def test_what_octune_saved(images: Any, tmp_path: Path) -> None:
+    for source, name in ((digits().model(), "pytorch"), (str(onnx_digits() / "fp32.onnx"), "onnx")):
         result = tuned(source)
         result.save(tmp_path / name)
         with closing(open_model(tmp_path / name)) as model:
@@ -124,31 +82,32 @@ def test_what_octune_saved(images: Any, tmp_path: Path, onnx_file: Path) -> None
         assert np.array_equal(found, same)
 
 
-@pytest.mark.slow
-def test_tensorflow_in_every_form(keras_model: Any, images: Any, answers: Any, tmp_path: Path) -> None:
-    import tensorflow as tf
+def test_an_exported_program(images: Any, answers: Any, tmp_path: Path) -> None:
+    rows = torch.export.Dim.AUTO
+    program = torch.export.export(digits().model(), (digits().test[:3],), dynamic_shapes=({0: rows},))
+    torch.export.save(program, tmp_path / "model.pt2")
+    with closing(open_model(tmp_path / "model.pt2")) as model:
+        assert (model.kind, str(model.coverage)) == ("torch.export program", "0 of 3")
+        assert np.allclose(model.run(images)["output"], answers, atol=1e-5)
+        assert [(port.dtype, port.shape) for port in model.inputs] == [(np.float32, (None, 64))]
+        assert np.allclose(model.run({model.inputs[0].name: images})["output"], answers, atol=1e-5)
 
-    keras_model.save(tmp_path / "model.keras")
-    keras_model.export(tmp_path / "saved", verbose=False)
-    converter = tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "saved"))
-    (tmp_path / "fp32.tflite").write_bytes(converter.convert())
-    converter.optimizations = [tf.lite.Optimize.DEFAULT]
-    converter.representative_dataset = lambda: ([row[None]] for row in digits().train[:50].numpy())
-    converter.inference_input_type = converter.inference_output_type = tf.int8
-    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
-    (tmp_path / "int8.tflite").write_bytes(converter.convert())
-    tuned(str(tmp_path / "saved")).save(tmp_path / "octune")
+
+@pytest.mark.slow
+def test_tensorflow_in_every_form(images: Any, answers: Any, tmp_path: Path) -> None:
+    folder = tensorflow_digits()
+    tuned(str(folder / "saved")).save(tmp_path / "octune")
     exact = {"model.keras": "Keras file", "saved": "SavedModel", "fp32.tflite": "LiteRT file"}
     for name, kind in exact.items():
-        with closing(open_model(tmp_path / name)) as model:
+        with closing(open_model(folder / name)) as model:
             (found,) = model.run(images).values()
             assert (model.kind, str(model.coverage)) == (kind, "0 of 3"), name
             assert [(port.name, port.shape) for port in model.inputs] == [("x", (None, 64))], name
             assert np.allclose(found, answers, atol=1e-4)
-    for name in ("int8.tflite", "octune"):
-        with closing(open_model(tmp_path / name)) as model:
+    for path in (folder / "int8.tflite", tmp_path / "octune"):
+        with closing(open_model(path)) as model:
             (found,) = model.run(images).values()
-            assert str(model.coverage) == "3 of 3", name
+            assert str(model.coverage) == "3 of 3", path
             assert 0 < np.abs(found - answers).max() < np.ptp(answers) / 4
 
 

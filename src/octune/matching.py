@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from octune.backends.batches import LABELS, Inputs
+from octune.backends.batches import LABELS, MASKS, Inputs
 from octune.backends.opened import Opened, Port
 from octune.errors import DataError, ModelError
 
@@ -84,15 +84,20 @@ def _array(value: Any) -> Any:
 
 def match_inputs(given: Named, model: Opened) -> dict[str, str]:
     """Input of the model -> name of an array in the data."""
+    if len(model.inputs) == len(given) and all(port.name.isdigit() for port in model.inputs):
+        return dict(zip((port.name for port in model.inputs), given, strict=True))  # it knows no names
     found = {port.name: port.name for port in model.inputs if port.name in given}
     left = {_plain(name): name for name in given if name not in found}
     for port in model.inputs:
         if port.name not in found and _plain(port.name) in left:
             found[port.name] = left.pop(_plain(port.name))
     open_ports = [port for port in model.inputs if port.required and port.name not in found]
-    if not found and not open_ports and len(model.inputs) == 1:
-        open_ports = list(model.inputs)
+    if found and model.config is not None:  # without a mask, all tokens of a Hugging Face model are real
+        open_ports = [port for port in open_ports if port.name not in MASKS]
     names = set(left.values())
+    if not found and len(open_ports) == len(names) == 1 and _numbers_fit(given[min(names)], open_ports[0]):
+        # The shape of a module's input is only a guess: running it will tell.
+        return {open_ports[0].name: min(names)}
     while open_ports:
         fitting = {port: [name for name in names if _fits(given[name], port)] for port in open_ports}
         # Only where there is no choice: two inputs that look alike could be either way round.
@@ -143,9 +148,12 @@ def _plain(name: str) -> str:
     return name.rpartition("/")[2].partition(":")[0].removeprefix("serving_default_").lower()
 
 
+def _numbers_fit(value: Any, port: Port) -> bool:
+    return port.dtype is None or (np.asarray(value).dtype.kind in "iub") == (port.dtype.kind in "iub")
+
+
 def _fits(value: Any, port: Port) -> bool:
-    array = np.asarray(value)
-    numbers = port.dtype is None or (array.dtype.kind in "iub") == (port.dtype.kind in "iub")
+    array, numbers = np.asarray(value), _numbers_fit(value, port)
     if port.shape is None:
         return numbers
     inner = zip(port.shape[1:], array.shape[1:], strict=False)

@@ -23,6 +23,7 @@ from octune.backends.base import Backend
 from octune.backends.opened import Coverage, Opened, Port, Source
 from octune.backends.select import backend_named, imported
 from octune.errors import ModelError
+from octune.plan import Plan
 from octune.sources import import_name, is_reference
 
 __all__ = ["Coverage", "Opened", "Port", "import_framework", "open_model"]
@@ -78,7 +79,12 @@ def _folder(path: Path, threads: int | None) -> Opened:
         data = manifest(path)
         framework = data["framework"]
         source = Source(f"Octune folder ({framework})", str(path), path, data["backend"], threads)
-        return backend_named(framework).opened(load(path), source)
+        opened = backend_named(framework).opened(load(path), source)
+        if opened.coverage is None:  # native code alone: the plan says what went into it
+            opened.coverage = Coverage(
+                Plan.from_json(data["plan"]).counts().get("int8", 0), len(data["plan"])
+            )
+        return opened
     if any((path / name).exists() for name in ("saved_model.pb", "saved_model.pbtxt")):
         return _opened("tensorflow", Source("SavedModel", str(path), path, threads=threads))
     if (path / "config.json").exists():

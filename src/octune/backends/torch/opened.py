@@ -9,21 +9,21 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from octune.backends.batches import Inputs
-from octune.backends.opened import Array, Coverage, Opened, Source
+from octune.backends.opened import Array, Coverage, Opened, Source, bytes_of
 from octune.backends.torch.batches import Trying, named_outputs
 from octune.backends.torch.compiled import CompiledModel
 from octune.backends.torch.kinds import TransposedLinear
 from octune.backends.torch.layers import Int8Layer, Layer
 from octune.backends.torch.portable import ProgramModel
 from octune.backends.torch.signature import signature
-from octune.backends.torch.storage import weight_bytes
+from octune.backends.torch.storage import WEIGHTS, weight_bytes
 
 __all__ = ["OpenedTorch"]
 
 
 class OpenedTorch(Opened):
-    """A module in inference mode. A compiled one is called as it was compiled: by position or by name, and in
-    its types.
+    """A module in inference mode. A program is called as it was exported: by position or by name, and in its
+    types.
     """
 
     def __init__(self, model: nn.Module, source: Source) -> None:
@@ -33,14 +33,15 @@ class OpenedTorch(Opened):
         self._threads_before = torch.get_num_threads()
         if source.threads:
             torch.set_num_threads(source.threads)
-        ports = signature(model)
-        super().__init__(source, ports, Trying(model), size=weight_bytes(model), coverage=_coverage(model))
-
+        size = weight_bytes(model)
+        if not size and source.path is not None:  # native code alone
+            size = bytes_of(source.path / WEIGHTS)
+        super().__init__(source, signature(model), Trying(model), size=size, coverage=_coverage(model))
         self.config = getattr(model, "config", None)
 
     def _run(self, inputs: Inputs) -> dict[str, Array]:
-        if isinstance(self._model, CompiledModel):
-            inputs = _as_compiled(self._model, inputs, [port.name for port in self.inputs])
+        if isinstance(self._model, CompiledModel | ProgramModel):
+            inputs = _as_exported(self._model, inputs, [port.name for port in self.inputs])
         with torch.inference_mode():
             return named_outputs(inputs(self._model))
 
@@ -48,9 +49,9 @@ class OpenedTorch(Opened):
         torch.set_num_threads(self._threads_before)
 
 
-def _as_compiled(model: CompiledModel, inputs: Inputs, names: list[str]) -> Inputs:
-    """The call that the program was compiled for, where the inputs allow it; a call in another form would go
-    to the eager model.
+def _as_exported(model: CompiledModel | ProgramModel, inputs: Inputs, names: list[str]) -> Inputs:
+    """The call that the program was made for, where the inputs allow it; a call in another form would go to
+    the eager model, or nowhere.
     """
     given = {**dict(zip(names, inputs.args, strict=False)), **inputs.kwargs}
     if not set(names) <= set(given):
