@@ -163,7 +163,7 @@ def test_mistakes(dev: Path, tmp_path: Path) -> None:
     refused: list[tuple[Any, type[Exception], str]] = [
         (None, ConfigError, "no data"),
         (tmp_path / "nowhere.npz", DataError, "There is no file"),
-        (file("short.npz", x=images, labels=labels[:-1]), DataError, "differ in length"),
+        (file("short.npz", x=images, labels=labels[:-1]), DataError, "differ in"),
         (file("empty.npz", x=images[:0], labels=labels[:0]), DataError, "empty"),
         (file("one.npz", x=images[:1], labels=labels[:1]), DataError, "one item"),
         (file("wide.npz", x=np.zeros((8, 65), "f"), labels=labels[:8]), DataError, "x"),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 import torch
 from torch import nn
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.graph import _PyTreeCodeGen
 
 from octune.backends.batches import Inputs
-from octune.backends.opened import Array, Coverage, Opened, Source, bytes_of
+from octune.backends.opened import Array, Coverage, Opened, Port, Source, bytes_of
 from octune.backends.torch.batches import Trying, named_outputs
 from octune.backends.torch.compiled import CompiledModel
 from octune.backends.torch.kinds import TransposedLinear
@@ -29,7 +31,7 @@ class OpenedTorch(Opened):
     def __init__(self, model: nn.Module, source: Source) -> None:
         with suppress(NotImplementedError):  # a program is as it was exported
             model.eval()
-        self._model = model
+        self._model, self._positional = model, _positional(model)
         self._threads_before = torch.get_num_threads()
         if source.threads:
             torch.set_num_threads(source.threads)
@@ -40,8 +42,8 @@ class OpenedTorch(Opened):
         self.config = getattr(model, "config", None)
 
     def _run(self, inputs: Inputs) -> dict[str, Array]:
-        if isinstance(self._model, CompiledModel | ProgramModel):
-            inputs = _as_exported(self._model, inputs, [port.name for port in self.inputs])
+        if self._positional is not None:
+            inputs = _as_exported(inputs, self.inputs, self._positional)
         with torch.inference_mode():
             return named_outputs(inputs(self._model))
 
@@ -49,22 +51,30 @@ class OpenedTorch(Opened):
         torch.set_num_threads(self._threads_before)
 
 
-def _as_exported(model: CompiledModel | ProgramModel, inputs: Inputs, names: list[str]) -> Inputs:
-    """The call that the program was made for, where the inputs allow it; a call in another form would go to
-    the eager model, or nowhere.
+def _positional(model: nn.Module) -> int | None:
+    """How many inputs a program takes by position; None for a module, which takes them either way."""
+    if isinstance(model, CompiledModel | ProgramModel):
+        return len(model.signature.positional)
+    graph = model.graph if isinstance(model, GraphModule) else None
+    if not isinstance(graph, Graph) or not isinstance(graph._codegen, _PyTreeCodeGen):
+        return None
+    return int(graph._codegen.pytree_info.in_spec.child(0).num_leaves)
+
+
+def _as_exported(inputs: Inputs, ports: Sequence[Port], count: int) -> Inputs:
+    """The call that a program was made for, where the inputs allow it, in its types; a call in another form
+    would go to the eager model, or nowhere.
     """
-    given = {**dict(zip(names, inputs.args, strict=False)), **inputs.kwargs}
-    if not set(names) <= set(given):
+    given = {**dict(zip((port.name for port in ports), inputs.args, strict=False)), **inputs.kwargs}
+    if not all(port.name in given for port in ports):
         return inputs
-    types = [dtype for dtype, *_ in model.signature.positional] + [t for _, t, *_ in model.signature.named]
     cast = {
-        name: given[name].to(getattr(torch, dtype.removeprefix("torch.")))
-        for name, dtype in zip(names, types, strict=True)
+        port.name: value if port.dtype is None else value.to(getattr(torch, port.dtype.name))
+        for port in ports
+        for value in [given[port.name]]
     }
-    count = len(model.signature.positional)
-    return Inputs(
-        tuple(cast[name] for name in names[:count]), {name: cast[name] for name in names[count:]}, inputs.mask
-    )
+    args = tuple(cast[port.name] for port in ports[:count])
+    return Inputs(args, {port.name: cast[port.name] for port in ports[count:]}, inputs.mask)
 
 
 def _coverage(model: nn.Module) -> Coverage | None:
