@@ -19,7 +19,7 @@ from octune.benchmark.pinning import placed, threads_of
 from octune.cli import app
 from octune.errors import ConfigError, DataError, OctuneError
 from octune.opening import open_model
-from tests.digits import digits
+from tests.digits import config, digits
 
 
 def run(*arguments: str) -> Any:
@@ -174,9 +174,61 @@ def test_json_has_one_object_with_all_numbers(onnx_file: str, tmp_path: Path) ->
         (["x.onnx", "--data", "x.npz", "--sequence", "8"], "sequence cannot be given as well"),
         (["x.onnx", "--cores", "1000"], "1000 cores"),
         (["x.onnx", "--iterations", "0"], "iterations at least 1"),
+        (["a.yaml", "b.yaml"], "One .yaml file says how to time"),
     ],
 )
 def test_bad_input_is_one_message(arguments: list[str], says: str) -> None:
     done = run(*arguments)
     assert isinstance(done.exception, OctuneError)
     assert says in str(done.exception)
+
+
+# -- a configuration -----------------------------------------------------------------------------------------
+
+
+def test_lpot_says_instances_cores_and_batch(two_cores: list[int], onnx_file: str, tmp_path: Path) -> None:
+    conf = tmp_path / "conf.yaml"
+    conf.write_text(
+        "model: {name: digits, framework: onnxrt_integerops}\n"
+        "evaluation:\n"
+        "  performance:\n"
+        "    warmup: 2\n"
+        "    iteration: 3\n"
+        "    configs: {cores_per_instance: 1, num_of_instance: 2}\n"
+        "    dataloader: {batch_size: 8}\n"
+    )
+    done = run(str(conf), onnx_file, "--json")
+    assert done.exit_code == 0, done.exception
+    found = json.loads(done.stdout)
+    assert found["cores"] == [[core] for core in two_cores]
+    (row,) = found["rows"]
+    assert row["batch"] == 8
+    assert row["latency_ms"]["calls"] % (2 * 3) == 0  # measured again on a busy machine
+
+
+def test_a_configuration_names_the_first_model_and_the_data(onnx_file: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", x=digits().test[:3].numpy(), label=np.zeros(3))
+    outcome = octune.bench(
+        [onnx_file],
+        config={
+            "model": {"path": onnx_file},
+            "evaluation": {"data": {"arrays": str(tmp_path / "rows.npz")}},
+            "performance": {"iterations": 2, "batch_size": 4},
+        },
+        batch=2,
+    )
+    assert [model.name for model in outcome.models] == [onnx_file, f"{onnx_file} (2)"]
+    assert [row.batch for row in outcome.rows] == [2, 2]  # arguments win
+    assert all(row.latency is not None and row.latency.runs % 2 == 0 for row in outcome.rows)
+
+
+def test_tuning_times_one_instance_and_says_so() -> None:
+    data = digits()
+    result = octune.tune(
+        data.model(),
+        calibration=data.batches(),
+        evaluate=data.accuracy,
+        config={**config(), "performance": {**config()["performance"], "num_of_instance": 2}},
+        progress=False,
+    )
+    assert any("octune bench" in note for note in result.notes)

@@ -1,4 +1,4 @@
-"""What a model is timed on: inputs made from its own signature, or rows of a file.
+"""What a model is timed on: inputs made from its own signature, or data.
 
 make = MadeInputs(opened)
 make(8, 128)                # 8 samples of 128 tokens, as the model takes them
@@ -9,18 +9,20 @@ fast a model is depends on shapes, and hardly on values.
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from octune.arrays import ArrayBatches
 from octune.backends.batches import MASKS, Inputs
+from octune.config import Config
+from octune.data import as_batches
 from octune.errors import DataError
 from octune.opening import Opened, Port
+from octune.sources import collect
 
-__all__ = ["FileInputs", "MadeInputs"]
+__all__ = ["DataInputs", "MadeInputs"]
 
 SEQUENCE, SIDE = 128, 224  # of tokens, and of an image, where the model leaves them open
 FEWEST = 2  # a vocabulary that is not known has at least this many
@@ -88,15 +90,17 @@ class MadeInputs:
         return random.integers(0, port.values or FEWEST, shape).astype(dtype)
 
 
-class FileInputs:
-    """The first rows of an ``.npz`` file, repeated if there are too few."""
+class DataInputs:
+    """The first rows of the data that a configuration names, repeated if there are too few."""
 
-    def __init__(self, model: Opened, path: Path) -> None:
-        self._model, self._path = model, path
+    def __init__(self, model: Opened, config: Mapping[str, Any]) -> None:
+        found = collect(Config.from_json(config), model, None, None, None, wants_metric=False)
+        data = found.evaluation if found.evaluation is not None else found.calibration
+        self._inputs = model.split(as_batches(data, role="evaluation").first())[0]
 
     def length(self, sequence: int | None) -> int | None:
-        """The file has sequences as they are."""
-        return sequence
+        """The data has sequences of its own length."""
+        return None
 
     def __call__(self, batch: int, sequence: int | None) -> Inputs:
-        return self._model.split(ArrayBatches(self._path, batch)[0])[0].resized(batch)
+        return self._inputs.resized(batch)

@@ -12,11 +12,12 @@ before the framework is imported.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from octune.benchmark.pinning import threads_of
 from octune.errors import ModelError, OctuneError
 
 __all__ = ["Instance", "ask_all"]
+
+log = logging.getLogger("octune")
 
 BOOT = """\
 import os, sys
@@ -40,11 +43,11 @@ serve()
 class Instance:
     """Starts its process when it is made; ends it when it is closed, or with this process."""
 
-    def __init__(self, source: str, cores: Sequence[int], data: Path | None = None) -> None:
+    def __init__(self, source: str, cores: Sequence[int], data: Mapping[str, Any] | None = None) -> None:
         self.source, self.cores = source, tuple(cores)
         # What libraries print; closed with the process.
         self._complaints = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
-        job = {"source": source, "threads": len(self.cores), "data": None if data is None else str(data)}
+        job = {"source": source, "threads": len(self.cores), "data": data}
         self._process = subprocess.Popen(
             [sys.executable, "-c", BOOT, ",".join(map(str, self.cores)), json.dumps(job)],
             stdin=subprocess.PIPE,
@@ -98,6 +101,8 @@ class Instance:
                 pipe.close()
         self._process.kill()
         self._process.wait()
+        self._complaints.seek(0)
+        log.debug("%s said: %s", self.source, self._complaints.read())
         self._complaints.close()
 
 

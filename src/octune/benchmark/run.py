@@ -15,16 +15,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, product
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from octune.benchmark.instance import Instance, ask_all
 from octune.benchmark.outcome import Bench, Row, Subject
-from octune.benchmark.pinning import placed
+from octune.benchmark.request import Pace, Request, Size
+from octune.config import Config
 from octune.cost.latency import LONG, Latency, Speedup, in_turns, undisturbed
 from octune.cost.load import Patience
-from octune.errors import ConfigError, DataError, OctuneError, UnsupportedError
+from octune.errors import DataError, OctuneError, UnsupportedError
+from octune.job import as_config
 from octune.machine import probe_machine
 
 __all__ = ["bench"]
@@ -46,33 +48,6 @@ class Turn:
     ms: tuple[float, ...]
     rate: float
     memory: float
-
-
-@dataclass(frozen=True)
-class Size:
-    """How large the inputs are."""
-
-    batch: int
-    sequence: int | None
-
-    def __str__(self) -> str:
-        return f"batch {self.batch}" + (f", sequence {self.sequence}" if self.sequence else "")
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How long it is timed; ``iterations`` fixes the number of calls."""
-
-    seconds: float
-    warmup: int
-    iterations: int | None
-
-    def __post_init__(self) -> None:
-        if self.seconds < 0 or self.warmup < 0 or (self.iterations is not None and self.iterations < 1):
-            raise ConfigError(
-                "seconds and warmup must be at least 0, and iterations at least 1. Got "
-                f"{self.seconds:g}, {self.warmup} and {self.iterations}."
-            )
 
 
 class Team:
@@ -117,16 +92,17 @@ class Team:
 
 
 def bench(
-    models: Sequence[str | Path],
+    models: Sequence[str | Path] = (),
     *,
-    batch: int | Sequence[int] = 1,
+    batch: int | Sequence[int] | None = None,
     sequence: int | Sequence[int] | None = None,
-    instances: int = 1,
+    instances: int | None = None,
     cores: int | None = None,
     seconds: float = 3.0,
-    warmup: int = 5,
+    warmup: int | None = None,
     iterations: int | None = None,
     data: str | Path | None = None,
+    config: Config | str | Path | dict[str, Any] | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Bench:
     """Latency, throughput and memory of models, and how many times faster than the first the others are.
@@ -134,29 +110,31 @@ def bench(
     ``models`` are paths of anything that Octune opens, or ``package.module:factory``. Every model runs at
     every size of ``batch`` and ``sequence`` for about ``seconds``, or for ``iterations`` calls. ``instances``
     processes run at once, on ``cores`` cores each: all there are if left out. Inputs are made from the
-    model's signature, or are rows of ``data``, an ``.npz`` file. ``say`` hears of the progress.
+    model's signature, or are rows of ``data``, an ``.npz`` file. What is left out may be said by ``config``:
+    its section ``performance``, its data, and its model, which is then the first. ``say`` hears of the
+    progress.
     """
-    sizes = [
-        Size(samples, length)
-        for samples, length in product(_whole("batch", batch), _whole("sequence", sequence) or (None,))
-    ]
-    pace = Pace(seconds, warmup, iterations)
-    file = _file(data, sequence)
-    places = placed(instances, cores)
+    request = Request.of(
+        models, as_config(config), batch, sequence, instances, cores, seconds, warmup, iterations, data
+    )
     with ExitStack() as stack:
-        teams = [
-            Team(name, [stack.enter_context(closing(Instance(source, place, file))) for place in places])
-            for name, source in _names(models).items()
-        ]
+
+        def start(source: str) -> list[Instance]:
+            return [
+                stack.enter_context(closing(Instance(source, place, request.data)))
+                for place in request.places
+            ]
+
+        teams = [Team(name, start(source)) for name, source in request.models.items()]
         subjects = []
         for team in teams:
             say(f"opening {team.name}")
             subjects.append(team.open())
         patience = Patience()
-        rows = list(chain.from_iterable(_rows(teams, size, pace, patience, say) for size in sizes))
+        rows = [row for size in request.sizes for row in _rows(teams, size, request.pace, patience, say)]
         if all(row.error for row in rows):
             raise DataError(f"Nothing could be timed. {rows[0].error}")
-    return Bench(subjects, rows, places, probe_machine().to_json())
+    return Bench(subjects, rows, request.places, probe_machine().to_json())
 
 
 def _rows(
@@ -170,11 +148,13 @@ def _rows(
             lengths[team.name] = team.shape(size, pace)
         except OctuneError as error:
             failed[team.name] = str(error)
-    ready = [team for team in teams if team.name in lengths]
-    say(f"timing {size}")
-    turns, load = undisturbed(
-        lambda: _measure(ready, pace), lambda *_: True, patience=patience, with_children=True
-    )
+    turns: dict[str, list[Turn]] = {}
+    load = 0.0
+    if ready := [team for team in teams if team.name in lengths]:
+        say(f"timing {size}")
+        turns, load = undisturbed(
+            lambda: _measure(ready, pace), lambda *_: True, patience=patience, with_children=True
+        )
     for team in teams:
         if team.name in failed:
             yield Row(team.name, size.batch, size.sequence, error=failed[team.name])
@@ -202,36 +182,3 @@ def _measure(teams: Sequence[Team], pace: Pace) -> dict[str, list[Turn]]:
 def _medians(turns: Sequence[Turn]) -> Latency:
     """One number for each turn, so that turns of two models make pairs."""
     return Latency(tuple(statistics.median(turn.ms) for turn in turns))
-
-
-# -- what was asked for --------------------------------------------------------------------------------------
-
-
-def _names(models: Sequence[str | Path]) -> dict[str, str]:
-    """Sources by names that differ, also if one model is given twice."""
-    if isinstance(models, str | Path) or not models:
-        raise ConfigError(f"Give a list of models to time. Got {models!r} instead.")
-    named: dict[str, str] = {}
-    for source in map(str, models):
-        same = sum(other == source for other in named.values())
-        named[source if not same else f"{source} ({same + 1})"] = source
-    return named
-
-
-def _whole(what: str, given: int | Sequence[int] | None) -> tuple[int, ...]:
-    if given is None:
-        return ()
-    sizes = (given,) if isinstance(given, int) else tuple(given)
-    if not sizes or not all(isinstance(size, int) and size >= 1 for size in sizes):
-        raise ConfigError(f"{what} must be one or more whole numbers >= 1. Got {given!r} instead.")
-    return tuple(sorted(set(sizes)))  # memory is that of the largest size so far
-
-
-def _file(data: str | Path | None, sequence: int | Sequence[int] | None) -> Path | None:
-    if data is None:
-        return None
-    if sequence is not None:
-        raise ConfigError("data has sequences of its own length, so sequence cannot be given as well.")
-    if not Path(data).is_file():
-        raise DataError(f"There is no file {data}. Expected an .npz file with an array for every input.")
-    return Path(data).resolve()

@@ -10,12 +10,12 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from octune.benchmark.inputs import FileInputs, MadeInputs
+from octune.benchmark.inputs import DataInputs, MadeInputs
 from octune.cost.latency import LONG
 from octune.errors import OctuneError, summary
 from octune.opening import Opened, import_framework, open_model
@@ -28,7 +28,7 @@ MB = 1e6
 class Worker:
     """One model, and the inputs that it is timed on."""
 
-    def __init__(self, source: str, threads: int, data: str | None) -> None:
+    def __init__(self, source: str, threads: int, data: Mapping[str, Any] | None) -> None:
         self._source, self._threads, self._data = source, threads, data
         self._model: Opened | None = None
         self._inputs: Any = None
@@ -42,7 +42,7 @@ class Worker:
             Path("/proc/self/clear_refs").write_text("5")
         begun = time.perf_counter()
         model = self._model = open_model(self._source, threads=self._threads)
-        self._makes = MadeInputs(model) if self._data is None else FileInputs(model, Path(self._data))
+        self._makes = MadeInputs(model) if self._data is None else DataInputs(model, self._data)
         return {
             "name": model.name,
             "kind": model.kind,

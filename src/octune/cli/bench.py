@@ -69,6 +69,9 @@ def bench(
 
     if plot is not None:
         check_plot(plot)
+    files = [source for source in models if Path(source).suffix in (".yaml", ".yml")]
+    if len(files) > 1:
+        raise ConfigError(f"One .yaml file says how to time. Got {', '.join(files)}.")
     open_console(quiet=quiet, as_json=as_json, verbose=verbose)
     progress = Console(stderr=True, quiet=quiet)
     with interruptible("Nothing was kept."), progress.status("starting") as status:
@@ -79,13 +82,14 @@ def bench(
                 progress.print(text, highlight=False, soft_wrap=True)
 
         outcome = run(
-            models,
-            batch=_numbers("--batch", batch) or 1,
+            [source for source in models if source not in files],
+            config=files[0] if files else None,
+            batch=_numbers("--batch", batch),
             sequence=_numbers("--sequence", sequence),
-            instances=instances or 1,
+            instances=instances,
             cores=cores,
             seconds=seconds,
-            warmup=5 if warmup is None else warmup,
+            warmup=warmup,
             iterations=iterations,
             data=data,
             say=say,
