@@ -126,12 +126,14 @@ def test_doctor(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_tune_replay_and_load(run: Run, tmp_path: Path) -> None:
+def test_tune_replay_report_and_load(run: Run, tmp_path: Path) -> None:
     (tmp_path / "conf.yaml").write_text(CONF)
     (tmp_path / "mine.py").write_text(MINE)
     done = run("tune", "conf.yaml", "--workspace", "work", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["met"]
     assert json.loads(run("replay", "work", "--json").stdout)["met"]
+    assert run("report", "work", "--output", "report.html").returncode == 0
+    assert "</html>" in (tmp_path / "report.html").read_text()
     load = "import octune, mine; print(octune.load('work/model', factory=mine.network))"
     assert "Linear" in run(sys.executable, "-c", load).stdout
