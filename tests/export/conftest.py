@@ -18,6 +18,7 @@ pytest.importorskip("torch")
 pytest.importorskip("onnxruntime")
 
 Feed = dict[str, npt.NDArray[Any]]
+SENTENCES = ["a lovely film", "the story was dull and long"]
 
 
 @pytest.fixture(scope="session")
@@ -73,7 +74,7 @@ def sentences(saved: Path) -> Feed:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(str(saved / "huggingface"))
-    encoded = tokenizer(["a lovely film", "the story was dull and long"], padding=True, return_tensors="np")
+    encoded = tokenizer(SENTENCES, padding=True, return_tensors="np")
     return {name: np.asarray(array) for name, array in encoded.items()}
 
 
