@@ -21,18 +21,29 @@ log = logging.getLogger("octune")
 
 @dataclass(frozen=True)
 class Evidence:
-    """The journal of a run, and what calibration saw of the activations; no ranges where there are none."""
+    """The journal of a run, and what calibration saw of the activations; no ranges where there are none.
+    ``written`` is when the file of the ranges was.
+    """
 
     journal: Journal
     ranges: Ranges
+    written: int | None = None
 
     @classmethod
-    def read(cls, workspace: str | Path) -> Evidence:
-        """What is on disk. Takes no lock, and writes nothing."""
+    def read(cls, workspace: str | Path, before: Evidence | None = None) -> Evidence:
+        """What is on disk. Takes no lock, and writes nothing. Ranges that have not changed since they were
+        read ``before`` are not read again.
+        """
         folder = Path(workspace)
         journal, path = Journal.read(folder), folder / RANGES
         try:
-            return cls(journal, Ranges.load(path) if path.exists() else Ranges())
+            written = path.stat().st_mtime_ns
+        except OSError:
+            return cls(journal, Ranges())
+        if before is not None and before.written == written:
+            return cls(journal, before.ranges, written)
+        try:
+            return cls(journal, Ranges.load(path), written)
         except WorkspaceError as error:
             log.warning("%s The report is made without them.", error)
             return cls(journal, Ranges())

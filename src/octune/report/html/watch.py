@@ -20,8 +20,9 @@ from typing import Any
 
 from octune.engine.journal import RANGES
 from octune.errors import OctuneError, WorkspaceError
+from octune.evidence import Evidence
 from octune.report.html.facts import Facts
-from octune.report.html.page import content, gather, page
+from octune.report.html.page import content, page
 
 __all__ = ["Watch"]
 
@@ -93,7 +94,7 @@ class Watch:
             digest = self._digest(facts)
             if digest != state:
                 try:
-                    facts = gather(self.folder)
+                    facts = Facts.of(Evidence.read(self.folder, None if facts is None else facts.evidence))
                 except WorkspaceError:  # no journal yet
                     facts = None
                 self._known = state, facts = self._digest(facts), facts

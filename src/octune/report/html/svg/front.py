@@ -32,14 +32,17 @@ def front_picture(view: FrontView, width: float) -> str:
         parts.append(path([(x(p.latency), y(p.score)) for p in steps], "front"))
     for point in view.points:
         parts.append(_bars(point, x, y))
-    ends: list[tuple[float, float]] = []
-    for point in sorted(view.points, key=lambda p: (not p.chosen, p.outcome != "fp32")):
+    # The most important is drawn last, so that nothing covers it, and labelled first.
+    ranked = sorted(view.points, key=lambda p: (not p.chosen, p.outcome != "fp32"))
+    for point in reversed(ranked):
         px, py = x(point.latency), y(point.score)
         if point.chosen:
             parts.append(tag("circle", cx=px, cy=py, r=12, class_="chosen"))
         parts.append(mark(px, py, point.outcome, point.tip))
+    taken: list[tuple[float, float, float]] = []
+    for point in ranked:
         if point.chosen or point.outcome == "fp32" or len(view.points) <= NUMBERED:
-            parts.append(_label(point, view.best, px, py, right, ends))
+            parts.append(_label(point, view.best, x(point.latency), y(point.score), right, taken))
     return picture(width, height, f"{view.metric} against latency, {len(view.points)} trials", *parts)
 
 
@@ -69,14 +72,18 @@ def _bars(point: Point, x: Linear, y: Linear) -> str:
 
 
 def _label(
-    point: Point, best: str, px: float, py: float, right: float, taken: list[tuple[float, float]]
+    point: Point, best: str, px: float, py: float, right: float, taken: list[tuple[float, float, float]]
 ) -> str:
-    """Beside its mark, unless another label is there already."""
+    """Beside its mark, above or below, where no other label is; the chosen one is always there."""
     name = "fp32" if point.outcome == "fp32" else point.label
     said = f"{name}: {best}" if point.chosen else name
-    ahead = px + 16 + text_width(said) <= right
-    place = (px + 16 if ahead else px - 16, py - 9)
-    if any(abs(place[0] - a) < 30 and abs(place[1] - b) < 12 for a, b in taken) and not point.chosen:
-        return ""
-    taken.append(place)
-    return text(*place, said, "label strong" if point.chosen else "label", "start" if ahead else "end")
+    width = text_width(said)
+    ahead = px + 16 + width <= right
+    begin = px + 16 if ahead else px - 16 - width
+    for y in (py - 9, py + 20):
+        if all(begin + width < a or b < begin or abs(y - c) > 13 for a, b, c in taken):
+            taken.append((begin, begin + width, y))
+            anchor = "start" if ahead else "end"
+            style = "label strong" if point.chosen else "label"
+            return text(px + 16 if ahead else px - 16, y, said, style, anchor)
+    return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from octune.report.html import formats
@@ -45,7 +46,7 @@ def _map(
     top = 26
     height = top + ROW * len(view.roles) + 48
     parts = [text(0, 14, "layer", "axis")]
-    every = max(1, round(text_width(max(view.layers, key=len)) / across + 0.5))
+    every = max(1, math.ceil((text_width(max(view.layers, key=len)) + 8) / across))
     for column, layer in enumerate(view.layers):
         if column % every == 0:
             parts.append(text(left + across * (column + 0.5), 14, layer, "tick", "middle"))
@@ -68,10 +69,11 @@ def _cell(
 ) -> str:
     share = 0.0 if value is None else max(0.0, scale(value))
     tip = f"{op.name}\n{said}\n{formats.scheme(op.scheme)}" + (f"\n{op.why_float}" if op.why_float else "")
+    gap = 1.0 if across > 12 else 0.25
     inner = rect(
-        x + 1,
+        x + gap,
         y + 1,
-        across - 2,
+        across - 2 * gap,
         ROW - 2,
         class_,
         rx=2.0,

@@ -12,11 +12,12 @@
   };
   const show = (target, x, y) => { tip.textContent = target.dataset.tip; tip.hidden = false; place(x, y); };
   const hide = () => { tip.hidden = true; };
-  document.addEventListener("pointerover", (event) => {
+  const pointed = (event) => {
     const target = event.target.closest("[data-tip]");
     target ? show(target, event.clientX, event.clientY) : hide();
-  });
-  document.addEventListener("pointermove", (event) => { if (!tip.hidden) place(event.clientX, event.clientY); });
+  };
+  document.addEventListener("pointerover", pointed);
+  document.addEventListener("pointermove", pointed);
   document.addEventListener("focusin", (event) => {
     const target = event.target.closest("[data-tip]");
     if (!target) return;

@@ -62,9 +62,16 @@ def _headline(facts: Facts) -> str:
         return f"The fp32 model is handed back: {result.stopped_because}."
     if not result.met:
         return f"The closest int8 model is handed over: {result.stopped_because}."
-    speed = result.best.speedup
-    fast = "" if speed is None else f" and runs {formats.times(speed)} as fast"
-    return f"The int8 model keeps its score{fast}."
+    verdict, speed = result.best.verdict, result.best.speed
+    unsure = verdict is not None and verdict.undecidable
+    words = ["The int8 model meets the criterion" if unsure else "The int8 model keeps its score"]
+    if speed is not None and not speed.disturbed:
+        words.append(f" and runs {formats.times(speed.ratio)} as fast")
+    if verdict is not None and unsure:
+        words.append(f", though {formats.plural(verdict.n or 0, 'item')} are too few to be sure")
+    if speed is not None and speed.disturbed:
+        words.append("; the machine was too busy to say how fast it is")
+    return f"{''.join(words)}."
 
 
 def _sentences(facts: Facts, result: Result) -> list[str]:
@@ -81,6 +88,7 @@ def _sentences(facts: Facts, result: Result) -> list[str]:
         if facts.ended
         else "Best so far: "
     )
+    metric = metric if name else metric.capitalize()
     change = "loss" if verdict.drop > 0 else "gain"
     by = "no change" if verdict.drop == 0 else f"a {change} of {formats.score(abs(verdict.drop))}"
     said = [
@@ -114,7 +122,9 @@ def certainty(verdict: Verdict) -> list[str]:
             text += f", so {formats.count(verdict.n or 0)} items cannot tell a pass from a fail"
             text += "" if verdict.needed is None else f"; about {formats.count(verdict.needed)} would decide"
         elif verdict.stopped is None:
-            text += ": the outcome is not luck"
+            text += (
+                ", all of it allowed" if verdict.high <= verdict.allowed else ", all of it more than allowed"
+            )
         said.append(f"{text}.")
     elif verdict.stopped is None:
         said.append(
@@ -139,7 +149,12 @@ def _tiles(result: Result) -> tuple[Tile, ...]:
     if best.speed is not None:
         speed = best.speed
         tiles.append(
-            Tile("speed", formats.times(speed.ratio), f"{speed.low:.2f} to {speed.high:.2f}, in turns")
+            Tile(
+                "speed",
+                formats.times(speed.ratio),
+                f"{speed.low:.2f} to {speed.high:.2f}"
+                + (", too busy to tell" if speed.disturbed else ", in turns"),
+            )
         )
     if best.size is not None and baseline.size:
         tiles.append(
