@@ -1,6 +1,7 @@
 """Data in an ``.npz`` file, as ``numpy.savez`` writes it: inputs by name, and labels.
 
-batches = ArrayBatches(Path("digits.npz"), batch_size=32)      # [(inputs, labels), ...]
+batches = ArrayBatches(Path("digits.npz"), batch_size=32)                     # [(inputs, labels), ...]
+batches = ArrayBatches(Path("digits.npz"), batch_size=8, part="calibration")  # some of its rows
 """
 
 from __future__ import annotations
@@ -11,28 +12,45 @@ from typing import Any
 from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
+import numpy.typing as npt
 
 from octune.errors import DataError
 
 __all__ = ["LABELS", "ArrayBatches"]
 
 LABELS = ("label", "labels", "y")
+SHARE, MOST = 0.2, 512  # of the rows calibrate, and at most so many; more would change no range
+SEED = 1978
 
 
 class ArrayBatches(Sequence[Any]):
     """Batches of an ``.npz`` file: every array except ``label`` (or ``labels``, ``y``) is an input of that
     name.
 
-    A single array named ``x`` or ``input`` is passed by position.
+    A single array named ``x`` or ``input`` is passed by position. ``part`` is "calibration" or "evaluation":
+    two parts that have no row in common.
     """
 
-    def __init__(self, path: Path, batch_size: int) -> None:
+    def __init__(self, path: Path, batch_size: int, part: str | None = None) -> None:
         arrays = _arrays(path)
-        self._label = next((arrays.pop(name) for name in LABELS if name in arrays), None)
-        if not arrays:
+        if not set(arrays) - set(LABELS):
             raise DataError(f"{path} holds no input array. Expected inputs by name, and labels as 'label'.")
+        if part is not None:
+            chosen = _rows(path, len(next(iter(arrays.values()))), part)
+            arrays = {name: array[chosen] for name, array in arrays.items()}
+        self._label = next((arrays.pop(name) for name in LABELS if name in arrays), None)
         self._inputs, self._size = arrays, batch_size
         self._rows = len(next(iter(arrays.values())))
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return self._rows
+
+    @property
+    def labelled(self) -> bool:
+        """Whether there are labels."""
+        return self._label is not None
 
     def __len__(self) -> int:
         return -(-self._rows // self._size)
@@ -68,3 +86,17 @@ def _arrays(path: Path) -> dict[str, Any]:
     if 0 in lengths.values():
         raise DataError(f"The arrays in {path} have no rows. {expected}")
     return arrays
+
+
+def _rows(path: Path, count: int, part: str) -> npt.NDArray[np.intp]:
+    """The numbers of the rows of a part, always the same for a number of rows: files are often sorted by
+    label, so the first rows would not do.
+    """
+    if count < 2:
+        raise DataError(
+            f"{path} has {count} rows, which cannot be parted into calibration and evaluation data. Give "
+            "separate files."
+        )
+    calibrating = max(1, min(MOST, round(SHARE * count)))
+    order = np.random.default_rng(SEED).permutation(count)
+    return np.sort(order[:calibrating] if part == "calibration" else order[calibrating:])

@@ -132,6 +132,7 @@ class Job:
         )
         notes = [
             *unlabelled,
+            *materials.notes,
             *(note for data in (calibration_batches, evaluation_batches) if data for note in data.notes),
         ]
         if calibration_batches is None and config.quantization.approach == "static":
@@ -142,9 +143,7 @@ class Job:
         if calibration_batches is None and not request.unchecked:
             notes.append("no calibration data: only dynamic schemes are used")
         if materials.calibration is not None and materials.calibration is materials.evaluation:
-            notes.append(
-                "calibration and evaluation use the same data: the score is flattered, give separate data"
-            )
+            notes.append(sources.SAME_DATA)
         if (config.performance.num_of_instance or 1) > 1:
             notes.append("one instance is timed here; octune bench runs performance.num_of_instance at once")
         criterion = criterion_of(request.criterion, config, evaluator)

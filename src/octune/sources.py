@@ -8,7 +8,7 @@ materials.model, materials.calibration, materials.evaluation, materials.metric
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from octune.config import Config
     from octune.config.inputs import DataSource
 
-__all__ = ["Materials", "collect", "import_name", "is_reference", "make_metric"]
+__all__ = ["SAME_DATA", "Materials", "collect", "import_name", "is_reference", "make_metric"]
+
+SAME_DATA = "calibration and evaluation use the same data: the score is flattered, give separate data"
 
 
 @dataclass
@@ -36,6 +38,7 @@ class Materials:
     evaluation: Any = None
     metric: str | Metric | Callable[..., Any] | None = None
     source: str | None = None
+    notes: list[str] = field(default_factory=list)
 
 
 def collect(
@@ -64,6 +67,10 @@ def collect(
         )
     if materials.metric is None and config.evaluation.metric is not None:
         materials.metric = config.evaluation.metric
+    shown = config.calibration.data
+    named_twice = shown is not None and shown == config.evaluation.data and shown.task is None
+    if named_twice and calibration is None and evaluation is None:
+        materials.notes.append(SAME_DATA)
     return materials
 
 
@@ -145,7 +152,13 @@ def _data(
     if source.factory is not None:
         return _made(source.factory, f"{role}.data", DataError)
     if source.arrays is not None:
-        return ArrayBatches(Path(source.arrays), size)
+        batches = ArrayBatches(Path(source.arrays), size, source.part)
+        if source.part == "calibration":
+            some = f"{batches.rows} random rows of {source.arrays} calibrate"
+            judged = config.evaluation.data
+            apart = judged is not None and (judged.arrays, judged.part) == (source.arrays, "evaluation")
+            materials.notes.append(f"{some}, and the others judge" if apart else some)
+        return batches
     if source.task is None or source.folder is None:
         raise ConfigError(f"{role}.data needs one of: task and folder, factory, arrays.")
     if role == "calibration" and source.split not in (None, "train"):

@@ -11,8 +11,7 @@ import typer
 
 from octune.cli.app import app
 from octune.cli.console import interruptible, open_console
-from octune.cli.options import AsJson, Conf, Data, Model, Task, Tokenizer, Verbose, named
-from octune.config import Config, load_config
+from octune.cli.options import AsJson, CalibrationData, Conf, Data, Model, Naming, Task, Tokenizer, Verbose
 from octune.errors import ConfigError
 from octune.folders import check_writable
 
@@ -24,6 +23,7 @@ def analyze(
     model: Model = None,
     data: Data = None,
     tokenizer: Tokenizer = None,
+    calibration: CalibrationData = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Also write everything to this file, as JSON.")
     ] = None,
@@ -44,7 +44,7 @@ def analyze(
         check_writable(output.parent, "The folder of --output,", ConfigError)
         if output.is_dir():
             raise ConfigError(f"--output {output} is a folder. Expected the name of a file to write.")
-    config = named(load_config(conf) if conf else Config(), task, model, data, tokenizer)
+    config = Naming(task, model, data, tokenizer, calibration).applied(conf)
     console = open_console(as_json=as_json, verbose=verbose)
     listener = LiveProgress(console)
     with interruptible("Nothing was kept."), closing(listener):

@@ -9,8 +9,12 @@ from typing import Annotated
 import typer
 
 from octune.cli.app import app
+<<<<<<< HEAD
 from octune.cli.completion import layouts
 from octune.cli.options import AsJson, Data, Model, Task, Tokenizer, named
+=======
+from octune.cli.options import AsJson, Data, Model, Naming, Task, Tokenizer
+>>>>>>> c9472e4 (octune tune from a model and a file of arrays, without YAML; octune init writes a commented YAML file)
 from octune.errors import CriterionError
 
 HELP = """Write a saved model as a folder that a server takes as it is.
@@ -57,13 +61,11 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """See HELP."""
-    from octune.config import Config, load_config
     from octune.export import export as write
 
     fp32 = {}
     if any(given is not None for given in (conf, task, model, data, tokenizer)):
-        base = load_config(conf) if conf else Config()
-        fp32["config"] = named(base, task, model, data, tokenizer)
+        fp32["config"] = Naming(task, model, data, tokenizer).applied(conf)
     try:
         written = write(
             directory, layout, output, name=name, huggingface=huggingface, overwrite=overwrite, **fp32

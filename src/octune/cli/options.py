@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from octune.cli.completion import tasks
-from octune.config import Config
+from octune.cli.completion import metrics, tasks
+from octune.config import Config, load_config
 from octune.errors import ConfigError
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the outcome only.")]
@@ -27,38 +29,111 @@ Task = Annotated[
     ),
 ]
 Model = Annotated[str | None, typer.Option(help="The model: as model.path in a file.")]
-Data = Annotated[Path | None, typer.Option(help="The folder of the task's files, or the one that holds it.")]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        help="The data: an .npz file with an array for each input of the model, by its name (a single one "
+        "may be named x or input), and labels as label, labels or y. With --task: the folder of its files, "
+        "or the one that holds it."
+    ),
+]
 Tokenizer = Annotated[str | None, typer.Option(help="The task's tokenizer. Default: the model's own.")]
+CalibrationData = Annotated[
+    Path | None,
+    typer.Option(
+        "--calibration",
+        help="An .npz file of inputs to calibrate on. Default: a random fifth of --data, at most 512 rows, "
+        "which then do not judge.",
+    ),
+]
+MetricName = Annotated[
+    str | None,
+    typer.Option(
+        "--metric",
+        help="How the model is scored: accuracy, f1, ... or package.module:function. Default: the file's or "
+        "the task's; without one, how far int8 agrees with fp32.",
+        autocompletion=metrics,
+    ),
+]
+Loss = Annotated[
+    str | None,
+    typer.Option("--criterion", help="How much of the fp32 score may be lost, such as 0.5%. Default: 1%."),
+]
 
 
-def named(
-    config: Config, task: str | None, model: str | None, data: Path | None, tokenizer: str | None
-) -> Config:
-    """The configuration with the model and the task that the command line names; without a file it must name
-    all of them.
-    """
-    if (task is None) != (data is None):
-        raise ConfigError(
-            f"--task and --data belong together: {'--data, the folder of its files,' if task else '--task'} "
-            "is missing."
-        )
-    if tokenizer is not None and task is None:
-        raise ConfigError("--tokenizer is for the data of --task, which is missing.")
-    if config == Config() and (task is None or model is None):
-        raise ConfigError("Name the model: give a YAML file, or --task, --model and --data.")
-    if task is not None:
-        from octune.tasks.load import check_task
+@dataclass(frozen=True)
+class Naming:
+    """What the command line says about the job, alone or instead of what a file says."""
 
-        check_task(task)  # before a model is loaded for it
-    if data is not None and not data.is_dir():
-        raise ConfigError(
-            f"--data {data} is not a folder. Expected the folder of the task's files, or the one that holds "
-            "it."
-        )
-    sections = config.to_json()
-    if model is not None:
-        sections["model"] = {**(sections.get("model") or {}), "path": model}
-    for section in ("calibration", "evaluation") if task is not None else ():
-        source = {"task": task, "folder": str(data)} | ({"tokenizer": tokenizer} if tokenizer else {})
-        sections[section] = {**(sections.get(section) or {}), "data": source}
-    return Config.build(**sections)
+    task: str | None = None
+    model: str | None = None
+    data: Path | None = None
+    tokenizer: str | None = None
+    calibration: Path | None = None
+    metric: str | None = None
+    criterion: str | None = None
+
+    def applied(self, conf: Path | None) -> Config:
+        """The configuration of the file, if there is one, with what the command line names; without a file it
+        must name the model and the data.
+        """
+        self._check(alone=conf is None)
+        sections = (load_config(conf) if conf else Config()).to_json()
+
+        def put(section: str, **keys: Any) -> None:
+            sections[section] = {**(sections.get(section) or {}), **keys}
+
+        if self.model is not None:
+            put("model", path=self.model)
+        for section in ("calibration", "evaluation") if self.data is not None else ():
+            put(section, data=self._source(section))
+        if self.calibration is not None:
+            put("calibration", data={"arrays": str(self.calibration)})
+        if self.metric is not None:
+            put("evaluation", metric=self.metric, metric_options={})
+        if self.criterion is not None:
+            sections.get("criterion", {}).pop("absolute", None)
+            put("criterion", relative=self.criterion)
+        return Config.build(**sections)
+
+    def _source(self, section: str) -> dict[str, str]:
+        if self.task is not None:
+            tokenizer = {"tokenizer": self.tokenizer} if self.tokenizer else {}
+            return {"task": self.task, "folder": str(self.data), **tokenizer}
+        return {"arrays": str(self.data)} | ({"part": section} if self.calibration is None else {})
+
+    @property
+    def name(self) -> str:
+        """A name for the run."""
+        return self.task or re.sub(r"\W+", "-", Path(self.model or "model").stem).strip("-") or "model"
+
+    def _check(self, *, alone: bool) -> None:
+        if self.task is not None and self.data is None:
+            raise ConfigError(
+                "--task and --data belong together: --data, the folder of its files, is missing."
+            )
+        if self.tokenizer is not None and self.task is None:
+            raise ConfigError("--tokenizer is for the data of --task, which is missing.")
+        if alone and (self.model is None or self.data is None):
+            raise ConfigError(
+                "Name the model and the data: give a YAML file ('octune init' writes one), or --model and "
+                "--data FILE.npz, or --task, --model and --data."
+            )
+        if self.task is not None:
+            from octune.tasks.load import check_task
+
+            check_task(self.task)  # before a model is loaded for it
+            if self.data is not None and not self.data.is_dir():
+                raise ConfigError(
+                    f"--data {self.data} is not a folder. Expected the folder of the task's files, or the "
+                    "one that holds it."
+                )
+        for option, path in (("--data", self.data), ("--calibration", self.calibration)):
+            if path is not None and path.suffix != ".npz" and (self.task is None or option != "--data"):
+                a_folder = (
+                    " is a folder, which needs a --task that says how to read it" if path.is_dir() else ""
+                )
+                raise ConfigError(
+                    f"{option} {path}{a_folder or ' is no .npz file'}. Expected an .npz file, as numpy.savez "
+                    "writes it."
+                )

@@ -12,7 +12,20 @@ import typer
 
 from octune.cli.app import app
 from octune.cli.console import interruptible, open_console
-from octune.cli.options import AsJson, Conf, Data, Model, Quiet, Task, Tokenizer, Verbose, named
+from octune.cli.options import (
+    AsJson,
+    CalibrationData,
+    Conf,
+    Data,
+    Loss,
+    MetricName,
+    Model,
+    Naming,
+    Quiet,
+    Task,
+    Tokenizer,
+    Verbose,
+)
 from octune.cli.places import Overwrite, check_output, run_folder, saving_notes
 from octune.config import Config, load_config
 from octune.engine.journal import not_a_workspace
@@ -33,6 +46,9 @@ def tune(
     model: Model = None,
     data: Data = None,
     tokenizer: Tokenizer = None,
+    calibration: CalibrationData = None,
+    metric: MetricName = None,
+    criterion: Loss = None,
     output: Output = None,
     overwrite: Overwrite = False,
     workspace: Annotated[
@@ -53,12 +69,13 @@ def tune(
     verbose: Verbose = False,
 ) -> None:
     """Tune the model that a YAML file or the options name, and save the winner."""
-    config = named(load_config(conf) if conf else Config(), task, model, data, tokenizer)
+    naming = Naming(task, model, data, tokenizer, calibration, metric, criterion)
+    config = naming.applied(conf)
     if portable is not None:
         config = config.model_copy(
             update={"performance": config.performance.model_copy(update={"portable": portable})}
         )
-    name = conf.stem if conf else task
+    name = conf.stem if conf else naming.name
     folder = (
         workspace or config.workspace.path or Path("octune_runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
     )

@@ -85,6 +85,13 @@ class DataSource(Section):
         None,
         description="An .npz file with one array per model input, and 'labels' where a metric needs them.",
     )
+    part: Annotated[str, *word("calibration", "evaluation")] | None = Field(
+        None,
+        description=(
+            "Use only a part of 'arrays': 'calibration' is a random fifth of its rows, at most 512, and "
+            "'evaluation' all others, so that one file can serve as both. All rows if left out."
+        ),
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -119,6 +126,8 @@ class DataSource(Section):
             for name in ("folder", "split", "max_length", "tokenizer")
             if self.task is None and getattr(self, name) is not None
         ]
+        if self.part is not None and self.arrays is None:
+            raise conflict("has 'part', which only 'arrays' can use. Remove it.")
         if lost:
             raise conflict(
                 f"has {' and '.join(repr(name) for name in lost)}, which only a 'task' can use. Remove it."
