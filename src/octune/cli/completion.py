@@ -7,18 +7,7 @@ Commands and options complete by themselves, and so do paths.
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 __all__ = ["layouts", "metrics", "tasks"]
-=======
-__all__ = ["metrics", "tasks"]
-
-
-def metrics(incomplete: str) -> list[str]:
-    """Names of metrics that begin with what was typed."""
-    from octune.evaluation.metrics import metric_names
-
-    return [name for name in metric_names() if name.startswith(incomplete)]
->>>>>>> c9472e4 (octune tune from a model and a file of arrays, without YAML; octune init writes a commented YAML file)
 
 
 def tasks(incomplete: str) -> list[str]:

@@ -9,12 +9,8 @@ from typing import Annotated
 import typer
 
 from octune.cli.app import app
-<<<<<<< HEAD
 from octune.cli.completion import layouts
-from octune.cli.options import AsJson, Data, Model, Task, Tokenizer, named
-=======
 from octune.cli.options import AsJson, Data, Model, Naming, Task, Tokenizer
->>>>>>> c9472e4 (octune tune from a model and a file of arrays, without YAML; octune init writes a commented YAML file)
 from octune.errors import CriterionError
 
 HELP = """Write a saved model as a folder that a server takes as it is.
