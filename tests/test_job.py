@@ -70,6 +70,9 @@ def test_a_criterion_that_makes_no_sense_is_refused(asked: Any, said: str) -> No
 
 
 def test_the_direction_of_the_metric_and_of_the_criterion_must_agree() -> None:
-    assert job(metric="mse", criterion=0.02).study.criterion == Relative(0.02, higher_is_better=False)
+    targets = [(inputs, inputs[:, :10]) for inputs in digits().batches()]
+    assert job(metric="mse", evaluation=targets, criterion=0.02).study.criterion == Relative(
+        0.02, higher_is_better=False
+    )
     with pytest.raises(ConfigError, match=r"'mse' is better the lower it is. Give criterion={'absolute': 2}"):
-        job(metric="mse", criterion=Absolute(2))
+        job(metric="mse", evaluation=targets, criterion=Absolute(2))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from octune.backends import Backend
 from octune.config import Config, parse_config
 from octune.criterion import Absolute, Criterion, Relative
-from octune.errors import ConfigError
+from octune.data import Batches
+from octune.errors import ConfigError, DataError, OctuneError, summary
 from octune.evaluation.evaluator import Evaluator
 
-__all__ = ["criterion_of", "with_criterion"]
+__all__ = ["check_scoring", "criterion_of", "rehearse", "with_criterion"]
 
 SIZES = {"relative", "absolute"}
 
@@ -30,6 +32,22 @@ def with_criterion(config: Config, asked: Any) -> Config:
     before = config.criterion.model_dump(exclude_none=True, exclude=SIZES if SIZES & set(named) else None)
     section = parse_config({"criterion": {**before, **named}}, source="tune()").criterion
     return config.model_copy(update={"criterion": section})
+
+
+def check_scoring(evaluate: Any, metric: Any) -> None:
+    """One way to score, and one that can be called."""
+    if evaluate is None:
+        return
+    if not callable(evaluate):
+        raise ConfigError(
+            "evaluate must be a function that takes the model and returns its score. Got "
+            f"{type(evaluate).__name__} instead."
+        )
+    if metric is not None:
+        raise ConfigError(
+            f"evaluate= scores the model, and metric={metric!r:.60} would never be used. Give one of them: "
+            "evaluate=, or metric= with evaluation=."
+        )
 
 
 def criterion_of(asked: Any, config: Config, evaluator: Evaluator) -> Criterion:
@@ -53,3 +71,72 @@ def _configured(config: Config, evaluator: Evaluator) -> Criterion:
     if chosen.absolute is not None:
         return Absolute(chosen.absolute, higher, chosen.confidence)
     return Relative(chosen.relative if chosen.relative is not None else 0.01, higher, chosen.confidence)
+
+
+def rehearse(
+    backend: Backend, evaluator: Evaluator, calibration: Batches | None, evaluation: Batches | None
+) -> tuple[Any, Any]:
+    """Run one batch of each, and score one of them: what cannot work is found before all of the data is run.
+    Returns the inputs of both batches, as the backend takes them; None where there is no data.
+    """
+    model = backend.fp32_model()
+    calibrated = None if calibration is None else _tried(backend, model, calibration, calibration.first())[0]
+    if evaluation is None:
+        evaluator.rehearse(model, None)
+        return calibrated, None
+    batch = evaluation.first()
+    evaluated, whole = _tried(backend, model, evaluation, batch)
+    if whole:
+        try:
+            evaluator.rehearse(model, batch)
+        except DataError as error:
+            raise DataError(f"{error} {evaluation.hint}".rstrip()) from error
+    return calibrated, evaluated
+
+
+def _tried(backend: Backend, model: Any, batches: Batches, batch: Any) -> tuple[Any, bool]:
+    """The inputs of a batch that the model was run on, and whether they are all of it: a file of records that
+    a graph reads itself is not.
+    """
+    try:
+        whole = backend.split(batch)[0]
+    except DataError as error:
+        raise DataError(f"{error} {batches.hint}".rstrip()) from error
+    inputs = next(backend.parts(whole), None)
+    if inputs is None:
+        raise DataError(
+            f"The first item of the {batches.role} data holds no batch at all: the file that it names is "
+            "empty."
+        )
+    try:
+        backend.run(model, inputs)
+    except OctuneError:
+        raise
+    except Exception as error:
+        raise DataError(
+            f"The model cannot be run on the {batches.role} data: {type(error).__name__}: {summary(error)}. "
+            f"Its first batch holds {_described(inputs)}. {batches.hint or _hint(inputs)}"
+        ) from error
+    return inputs, inputs is whole
+
+
+def _described(inputs: Any) -> str:
+    """The arrays of a batch, by type and shape."""
+    named = {**{str(number): value for number, value in enumerate(getattr(inputs, "args", ()))}}
+    named |= getattr(inputs, "kwargs", {})
+    shown = [
+        f"{name}: {str(value.dtype).rpartition('.')[2]} {tuple(value.shape)}"
+        if hasattr(value, "dtype") and hasattr(value, "shape")
+        else f"{name}: {type(value).__name__}"
+        for name, value in named.items()
+    ]
+    return ", ".join(shown) or f"a {type(inputs).__name__}"
+
+
+def _hint(inputs: Any) -> str:
+    if "float64" in _described(inputs):
+        return (
+            "float64 is NumPy's default, and most models take float32: convert the data, with .float() or "
+            ".astype('float32')."
+        )
+    return "Expected batches as the model takes them, with a batch dimension in front."

@@ -24,7 +24,8 @@ class Batches:
 
     Where the data allows it they can also be picked by number: ``pick(3)``, of ``count``. ``blocks`` says how
     many batches make a block, for data whose blocks are random samples of its rows. ``about(3)`` is what
-    people know the items of that batch by, for data that can tell.
+    people know the items of that batch by, for data that can tell. ``hint`` is what to try if the model does
+    not take them.
     """
 
     def __init__(
@@ -37,10 +38,11 @@ class Batches:
         length: Callable[[], int] | None = None,
         blocks: Callable[[], Sequence[int] | None] | None = None,
         about: Callable[[int], Sequence[Mapping[str, Any]]] | None = None,
+        hint: str = "",
     ) -> None:
         self.about = about
-        self._walk, self._role, self._limit = walk, role, limit
-        self.notes = notes
+        self._walk, self.role, self._limit = walk, role, limit
+        self.notes, self.hint = notes, hint
         self.pick, self._length, self._blocks = pick, length, blocks
 
     @property
@@ -59,12 +61,12 @@ class Batches:
         """Only the batches of these numbers, of data that can be picked from."""
         if self.pick is None:
             raise DataError(
-                f"The batches of the {self._role} data cannot be picked by number. Give them as a list."
+                f"The batches of the {self.role} data cannot be picked by number. Give them as a list."
             )
         pick, about = self.pick, self.about
         return Batches(
             lambda: (pick(number) for number in numbers),
-            self._role,
+            self.role,
             None,
             self.notes,
             lambda place: pick(numbers[place]),
@@ -80,7 +82,7 @@ class Batches:
             yield batch
         if count == 0:
             raise DataError(
-                f"The {self._role} data is empty: it has no batches. Expected an iterable of batches, for "
+                f"The {self.role} data is empty: it has no batches. Expected an iterable of batches, for "
                 "example a DataLoader."
             )
 
@@ -133,7 +135,20 @@ def as_batches(data: Any, *, role: str, limit: int | None = None) -> Batches:
         length,
         lambda: getattr(data, "blocks", None),
         getattr(data, "about", None),
+        _hint(data, role),
     )
+
+
+def _hint(data: Any, role: str) -> str:
+    """A data set of PyTorch is iterable like a loader, but its items are single samples."""
+    if any(
+        kind.__name__ == "Dataset" and kind.__module__.startswith("torch.") for kind in type(data).__mro__
+    ):
+        return (
+            f"The {role} data is a Dataset ({type(data).__name__}), which yields single samples: give "
+            "torch.utils.data.DataLoader(dataset, batch_size=32)."
+        )
+    return ""
 
 
 def _random_access(data: Any) -> tuple[Callable[[int], Any], Callable[[], int]] | tuple[None, None]:

@@ -20,7 +20,7 @@ from typing import Any
 
 from octune import huggingface, sources
 from octune.backends import Backend, Settings, as_onnx, backend_for
-from octune.checks import criterion_of, with_criterion
+from octune.checks import check_scoring, criterion_of, rehearse, with_criterion
 from octune.config import Config, load_config, parse_config
 from octune.cost.latency import Timing
 from octune.criterion import Criterion
@@ -29,13 +29,14 @@ from octune.engine import Journal, Stop, Study
 from octune.engine.events import Listener
 from octune.engine.journal import RANGES
 from octune.engine.stopwatch import Stopwatch
-from octune.errors import ConfigError, DataError, UnsupportedError, summary
+from octune.errors import ConfigError, UnsupportedError, WorkspaceError, summary
 from octune.evaluation.agreement import Agreement, AgreementEvaluator
 from octune.evaluation.evaluator import Evaluator, MetricEvaluator
 from octune.evaluation.function import FunctionEvaluator
 from octune.evaluation.holdout import held_items, search_items, split_batches
 from octune.evaluation.metrics import Metric
 from octune.evaluation.postprocess import postprocessed
+from octune.folders import check_writable
 from octune.machine import probe_machine
 from octune.search import STRATEGIES, Space, Strategy
 from octune.sources import Materials
@@ -82,6 +83,9 @@ class Job:
         """Make a job of a request; arguments win over the configuration."""
         config = with_criterion(as_config(request.config), request.criterion)
         _refuse_unimplemented(config)
+        check_scoring(request.evaluate, request.metric)
+        if request.workspace and config.workspace.path is not None:
+            check_writable(config.workspace.path, "The workspace", WorkspaceError)
         materials = sources.collect(
             config,
             request.model,
@@ -142,13 +146,14 @@ class Job:
             )
         if calibration_batches is None and not request.unchecked:
             notes.append("no calibration data: only dynamic schemes are used")
+        if request.evaluate is not None and evaluation_batches is not None:
+            notes.append("evaluate= scores the model; of the evaluation data one batch is timed, no more")
         if materials.calibration is not None and materials.calibration is materials.evaluation:
             notes.append(sources.SAME_DATA)
         if (config.performance.num_of_instance or 1) > 1:
             notes.append("one instance is timed here; octune bench runs performance.num_of_instance at once")
         criterion = criterion_of(request.criterion, config, evaluator)
-        evaluated = None if evaluation_batches is None else _first(backend, evaluation_batches)
-        calibrated = None if calibration_batches is None else _first(backend, calibration_batches)
+        calibrated, evaluated = rehearse(backend, evaluator, calibration_batches, evaluation_batches)
         samples = (0,) if calibrated is None else config.calibration.samples
         if calibrated is not None and config.calibration.batches is not None:
             samples = tuple(count * backend.batch_size(calibrated) for count in config.calibration.batches)
@@ -270,11 +275,6 @@ def _evaluators(
     if request.unchecked:
         return FunctionEvaluator(lambda model: 0.0), None, None
     if evaluate is not None:
-        if not callable(evaluate):
-            raise ConfigError(
-                "evaluate must be a function that takes the model and returns its score. Got "
-                f"{type(evaluate).__name__} instead."
-            )
         batches = None
         if materials.evaluation is not None:
             batches = as_batches(materials.evaluation, role="evaluation")
@@ -332,14 +332,6 @@ def _without_labels(materials: Materials, config: Config) -> tuple[str, ...]:
         if separate:
             notes.append("no evaluation data: every second calibration batch judges, and does not calibrate")
     return tuple(notes)
-
-
-def _first(backend: Backend, batches: Batches) -> Any:
-    """The first batch of the data, as the backend takes it."""
-    inputs = next(backend.parts(backend.split(batches.first())[0]), None)
-    if inputs is None:
-        raise DataError("The first item of the data holds no batch at all: the file that it names is empty.")
-    return inputs
 
 
 def _as_onnx(materials: Materials, config: Config, settings: Settings) -> tuple[Any, Settings]:

@@ -212,6 +212,11 @@ def conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resul
     model = study.model(best)
     if best is not baseline and not study.stop.interrupted:
         study.examples(best, model)
+    if study.stopwatch.example is None:
+        late.append(
+            "speed was not measured: there was no batch to run, so int8 may not be faster. Give calibration= "
+            "or evaluation= batches"
+        )
     study.clock.stop()
     result = Result(
         met=met,

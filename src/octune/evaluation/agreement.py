@@ -21,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from octune.errors import ConfigError, EvaluationError
+from octune.evaluation.arrays import check_lengths
 from octune.evaluation.evaluator import MetricEvaluator
-from octune.evaluation.metrics import Answer, Metric, Outputs, check_lengths
+from octune.evaluation.metrics import Answer, Metric, Outputs
 from octune.evaluation.pairing import Pairing
 from octune.score import Score
 
@@ -142,6 +143,9 @@ class AgreementEvaluator(MetricEvaluator):
     def _answer_to(self, model: Any, inputs: Any, labels: list[Any], pairing: Pairing) -> Answer:
         found = self._metric.predictions(self._backend.run(model, inputs), pairing.kinds)
         return replace(self._metric.answers(found, found)[0], label=None)  # nobody knows what is right
+
+    def _rehearse(self, model: Any, batch: Any) -> None:
+        self._metric.kinds(self._backend.run(model, self._backend.split(batch)[0]))
 
     def _evaluate(self, model: Any, pairing: Pairing) -> tuple[Score, Pairing]:
         if not pairing.kinds:

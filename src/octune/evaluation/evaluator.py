@@ -81,6 +81,15 @@ class Evaluator(ABC):
 
         return as_score(call_limited(work, self._limit))
 
+    def rehearse(self, model: Any, batch: Any) -> None:
+        """Score as little as possible, before all data is scored: what is wrong with the data or the scoring
+        code shows at once. ``batch`` is the first one, where there are batches.
+        """
+        call_limited(lambda: self._rehearse(model, batch), self._limit)
+
+    def _rehearse(self, model: Any, batch: Any) -> None:  # noqa: B027  not everything can be tried
+        """Nothing by default."""
+
     def notes(self, pairing: Pairing) -> Sequence[str]:
         """What the user should know about how it scores."""
         return ()
@@ -143,6 +152,9 @@ class MetricEvaluator(Evaluator):
             seed,
         )
         self.higher_is_better, self.name = metric.higher_is_better, metric.name
+
+    def _rehearse(self, model: Any, batch: Any) -> None:
+        self._metric.check(*self._answers(model, 0, batch, Pairing()))
 
     def examples(
         self, models: Models, pairing: Pairing, items: Sequence[int], rows: Callable[[Any, list[int]], Any]

@@ -61,6 +61,10 @@ class FunctionEvaluator(Evaluator):
         self._subset = takes_subset(function)
         self.name = getattr(function, "__name__", "evaluate")
 
+    def _rehearse(self, model: Any, batch: Any) -> None:
+        if self._subset:
+            self._some(model, np.arange(2))
+
     def _evaluate(self, model: Any, pairing: Pairing) -> tuple[Any, Pairing]:
         if self._share is None:
             return self._all(model), pairing

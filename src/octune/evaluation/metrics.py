@@ -23,8 +23,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from octune.errors import ConfigError, EvaluationError, alike
+from octune.errors import ConfigError, EvaluationError, alike, summary
 from octune.evaluation import formulas
+from octune.evaluation.arrays import are_logits, as_array, check_lengths, class_numbers, numbers
 from octune.importing import resolve
 from octune.score import Score
 
@@ -34,7 +35,6 @@ __all__ = [
     "Metric",
     "MetricFunction",
     "Outputs",
-    "check_lengths",
     "get_metric",
     "metric_names",
 ]
@@ -96,6 +96,12 @@ class Metric(ABC):
     @abstractmethod
     def score(self, predictions: Sequence[Any], labels: Sequence[Any]) -> Score:
         """The score of all collected predictions; items keep their order."""
+
+    def check(self, predictions: Sequence[Any], labels: Sequence[Any]) -> None:
+        """Refuse what is wrong with one batch whatever the others hold, before all of them are run. Nothing
+        by default.
+        """
+        return
 
 
 def _answer(row: Any, label: Any) -> Answer:
@@ -162,29 +168,60 @@ class FunctionMetric(Metric):
         self.higher_is_better = higher_is_better
         self.name = str(getattr(function, "__qualname__", type(function).__name__))
 
+    def check(self, predictions: Sequence[Any], labels: Sequence[Any]) -> None:
+        count = check_lengths(self.name, predictions, labels)
+        given, truth = as_array(predictions), as_array(labels)
+        try:
+            result = self.function(given, truth)
+        except Exception as error:
+            # What fails on a small batch may work on all of the data (a correlation), unless it is a mistake.
+            mistakes = (TypeError, AttributeError, NameError, ImportError)
+            if isinstance(error, mistakes) or are_logits(given, truth):
+                raise self._raised(error, given, truth) from error
+        else:
+            self._values(result, count)
+
     def score(self, predictions: Sequence[Any], labels: Sequence[Any]) -> Score:
         count = check_lengths(self.name, predictions, labels)
+        given, truth = as_array(predictions), as_array(labels)
         try:
-            result = self.function(_as_array(predictions), _as_array(labels))
+            result = self.function(given, truth)
         except Exception as error:
+            raise self._raised(error, given, truth) from error
+        values = self._values(result, count)
+        if not np.isfinite(values).all():
             raise EvaluationError(
-                f"The metric function {self.name} raised {type(error).__name__}: {error}"
-            ) from error
-        expected = (
-            f"The metric function {self.name} must return a number, or one number for each of the "
-            f"{count} items."
+                f"{self._expected(count)} Got {np.sum(~np.isfinite(values))} of {values.size} that are NaN "
+                "or infinite."
+            )
+        return Score.from_items(values) if values.ndim else Score(float(values), count)
+
+    def _raised(self, error: Exception, given: Array, truth: Array) -> EvaluationError:
+        hint = (
+            f" It was given the outputs of the model as they are, {given.shape[1]} numbers for each item. If "
+            "it wants class numbers, give it those: metric=lambda outputs, labels: my_metric(labels, "
+            "outputs.argmax(1))."
+            if are_logits(given, truth)
+            else ""
         )
+        return EvaluationError(
+            f"The metric function {self.name} raised {type(error).__name__}: {summary(error)}{hint}"
+        )
+
+    def _values(self, result: Any, count: int) -> Floats:
         try:
             values = np.asarray(result, dtype=np.float64)
         except (TypeError, ValueError) as error:
-            raise EvaluationError(f"{expected} Got {result!r} instead.") from error
+            raise EvaluationError(f"{self._expected(count)} Got {result!r} instead.") from error
         if values.shape not in ((), (count,)):
-            raise EvaluationError(f"{expected} Got an array of shape {values.shape} instead.")
-        if not np.isfinite(values).all():
-            raise EvaluationError(
-                f"{expected} Got {np.sum(~np.isfinite(values))} of {values.size} that are NaN or infinite."
-            )
-        return Score.from_items(values) if values.ndim else Score(float(values), count)
+            raise EvaluationError(f"{self._expected(count)} Got an array of shape {values.shape} instead.")
+        return values
+
+    def _expected(self, count: int) -> str:
+        return (
+            f"The metric function {self.name} must return a number, or one number for each of the "
+            f"{count} items."
+        )
 
 
 class _Classification(Metric):
@@ -199,9 +236,15 @@ class _Classification(Metric):
         self.name, self._function, self.items = name, function, items
 
     def score(self, predictions: Sequence[Any], labels: Sequence[Any]) -> Score:
+        return self._score(*self._arrays(predictions, labels))
+
+    def check(self, predictions: Sequence[Any], labels: Sequence[Any]) -> None:
+        self._arrays(predictions, labels)
+
+    def _arrays(self, predictions: Sequence[Any], labels: Sequence[Any]) -> tuple[Array, Array]:
         count = check_lengths(self.name, predictions, labels)
-        truth = _class_numbers(self.name, "labels", _numbers(self.name, "labels", labels, count))
-        scores = _numbers(self.name, "predictions", predictions, count)
+        truth = class_numbers(self.name, "labels", numbers(self.name, "labels", labels, count))
+        scores = numbers(self.name, "predictions", predictions, count)
         if scores.ndim == 2:
             wrong = truth[(truth < 0) | (truth >= scores.shape[1])]
             if wrong.size:
@@ -210,11 +253,11 @@ class _Classification(Metric):
                     "numbered from 0. "
                     "Check that the labels are numbered as the model was trained."
                 )
-        return self._score(scores, truth)
+        return scores, truth
 
     def _score(self, scores: Array, truth: Array) -> Score:
         return self._function(
-            scores.argmax(axis=1) if scores.ndim == 2 else _class_numbers(self.name, "predictions", scores),
+            scores.argmax(axis=1) if scores.ndim == 2 else class_numbers(self.name, "predictions", scores),
             truth,
         )
 
@@ -268,15 +311,22 @@ class _Regression(Metric):
         self.name, self.higher_is_better, self.items = name, higher_is_better, items
         self._function, self._constant = function, constant
 
-    def score(self, predictions: Sequence[Any], labels: Sequence[Any]) -> Score:
+    def check(self, predictions: Sequence[Any], labels: Sequence[Any]) -> None:
+        self._arrays(predictions, labels)
+
+    def _arrays(self, predictions: Sequence[Any], labels: Sequence[Any]) -> tuple[Floats, Floats]:
         count = check_lengths(self.name, predictions, labels)
-        predicted = _numbers(self.name, "predictions", predictions, count, finite=True).astype(np.float64)
-        truth = _numbers(self.name, "labels", labels, count, finite=True).astype(np.float64)
+        predicted = numbers(self.name, "predictions", predictions, count, finite=True).astype(np.float64)
+        truth = numbers(self.name, "labels", labels, count, finite=True).astype(np.float64)
         if predicted.shape != truth.shape:
             raise EvaluationError(
                 f"{self.name} needs predictions and labels of one shape per item. Got {predicted.shape[1:]} "
                 f"and {truth.shape[1:]} instead."
             )
+        return predicted, truth
+
+    def score(self, predictions: Sequence[Any], labels: Sequence[Any]) -> Score:
+        predicted, truth = self._arrays(predictions, labels)
         if not self._constant:
             self._check_varying("predictions", predicted)
             self._check_varying("labels", truth)
@@ -292,64 +342,6 @@ class _Regression(Metric):
                 f"{self.name} is undefined because all {values.size} {what} are the same number, "
                 f"{values[0]:g}."
             )
-
-
-def check_lengths(name: str, predictions: Sequence[Any], labels: Sequence[Any]) -> int:
-    """How many items there are, which must be at least one, and one prediction for each label."""
-    if len(predictions) != len(labels):
-        raise EvaluationError(
-            f"{name} needs one prediction per label. Got {len(predictions)} predictions and {len(labels)} "
-            "labels."
-        )
-    if len(labels) == 0:
-        raise EvaluationError(f"{name} is undefined because there are no items. Give it at least one batch.")
-    return len(labels)
-
-
-def _as_array(values: Sequence[Any]) -> Array:
-    try:
-        return np.asarray(values)
-    except ValueError:  # rows of different lengths: the user's function gets them as they are
-        array = np.empty(len(values), dtype=object)
-        array[:] = list(values)
-        return array
-
-
-def _numbers(name: str, what: str, values: Sequence[Any], count: int, *, finite: bool = False) -> Array:
-    """An array of numbers with one row per item; lone trailing axes are dropped, so (n, 1) is (n,).
-
-    NaN is refused everywhere, infinity only where asked: -inf is how some models rule out a class.
-    """
-    array = _as_array(values)
-    if array.dtype == object or array.dtype.kind not in "biuf":
-        raise EvaluationError(
-            f"{name} needs {what} that are numbers, the same shape for every item. Got {_sample(values)} "
-            "instead."
-        )
-    bad = ~np.isfinite(array) if finite else np.isnan(array)
-    if bad.any():
-        rows = int(bad.reshape(count, -1).any(axis=1).sum())
-        raise EvaluationError(
-            f"{name} is undefined because {rows} of {count} {what} are "
-            f"{'NaN or infinite' if finite else 'NaN'}."
-        )
-    while array.ndim > 1 and array.shape[-1] == 1:
-        array = array[..., 0]
-    return array
-
-
-def _class_numbers(name: str, what: str, array: Array) -> Array:
-    if array.ndim != 1 or not np.array_equal(array, np.floor(array)) or not np.isfinite(array).all():
-        raise EvaluationError(
-            f"{name} needs {what} that are class numbers, or for predictions at least two logits per item. "
-            f"Got {_sample(array)} instead."
-        )
-    return array.astype(np.int64)
-
-
-def _sample(values: Sequence[Any] | Array) -> str:
-    text = repr(values[0])
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _plain(name: str) -> str:

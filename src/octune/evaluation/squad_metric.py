@@ -22,7 +22,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from octune.errors import EvaluationError
-from octune.evaluation.metrics import Answer, Array, Metric, Outputs, check_lengths
+from octune.evaluation.arrays import check_lengths
+from octune.evaluation.metrics import Answer, Array, Metric, Outputs
 from octune.score import Score
 
 __all__ = [
