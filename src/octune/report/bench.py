@@ -30,7 +30,7 @@ def bench_table(outcome: Bench) -> RenderableType:
     for heading in ("median ms", "p90 ms", "p99 ms", "samples/s", "peak MB"):
         table.add_column(heading, justify="right", no_wrap=True)
     if len(letters) > 1:
-        table.add_column("speed-up over A")
+        table.add_column("speed-up over A", min_width=len("no difference"))
     last: tuple[int, int | None] | None = None
     for row in outcome.rows:
         size = (row.batch, row.sequence)

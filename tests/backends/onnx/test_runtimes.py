@@ -17,8 +17,11 @@ from octune.backends.onnx.backend import OnnxBackend
 from octune.backends.onnx.graph import Model
 from octune.backends.onnx.runtimes import RUNTIMES, OnnxModel, Runtime
 from octune.backends.onnx.runtimes.base import Port
+from octune.backends.onnx.source import open_model
+from octune.backends.opened import Source
 from tests.backends.contract import calibrated, int8_plan
 from tests.backends.onnx.graphs import Chain, inputs
+from tests.backends.onnx.models import bert
 
 
 class Reference(Runtime):
@@ -34,6 +37,9 @@ class Reference(Runtime):
 
     def write(self, model: OnnxModel, folder: Path) -> None:
         (folder / "reference.txt").write_text("its own form")
+
+    def files(self, folder: Path) -> list[Path]:
+        return [folder / "reference.txt"]
 
     def read(self, file: Path, threads: int | None) -> OnnxModel:
         assert file.with_name("reference.txt").read_text() == "its own form"
@@ -104,3 +110,14 @@ def test_harms_do_not_depend_on_the_clock(monkeypatch: pytest.MonkeyPatch) -> No
     ticks = iter(np.arange(1e9, 2e9, 1e3))
     monkeypatch.setattr("time.perf_counter", lambda: next(ticks))  # every look at the clock is 1000 s later
     assert backend.harm(candidates, ranges, [backend.split(x)[0]]) == first
+
+
+def test_all_runtimes_say_the_same_of_inputs_and_outputs() -> None:
+    graph, _ = open_model(bert())
+    first, *others = (runtime.build(graph, 1) for runtime in RUNTIMES if runtime.installed())
+    for other in others:
+        assert other.get_inputs() == first.get_inputs()
+        assert [(port.name, port.type) for port in other.get_outputs()] == [
+            (port.name, port.type) for port in first.get_outputs()
+        ]
+        assert OnnxBackend.opened(other, Source("model", "bert")).inputs[0].dtype == np.int64

@@ -28,6 +28,7 @@ __all__ = ["signature"]
 
 IDS, FLOATS = np.dtype(np.int64), np.dtype(np.float32)
 TOKENS = (None, None)
+MAIN = ("input_ids", "pixel_values")
 
 
 def signature(model: nn.Module) -> list[Port]:
@@ -39,9 +40,10 @@ def signature(model: nn.Module) -> list[Port]:
         model = getattr(model, "eager", None) or model
     else:
         ports = list(_declared(model))
-    config = getattr(model, "config", None)
-    if config is not None and hasattr(model, "main_input_name"):
-        return [_configured(port, model, config) for port in ports]
+    config = next((part.config for part in model.modules() if hasattr(part, "config")), None)
+    main = getattr(model, "main_input_name", None) or next((p.name for p in ports if p.name in MAIN), None)
+    if config is not None and main is not None:
+        return [_configured(port, main, config) for port in ports]
     needed = [port for port in ports if port.required]
     if len(needed) == 1 and needed[0].shape is None:
         return [_read_by_first_layer(port, model) if port is needed[0] else port for port in ports]
@@ -84,17 +86,17 @@ def _sized(port: Port, sizes: list[int] | None) -> Port:
     return replace(port, shape=(port.shape[0], *sizes[1:]))
 
 
-def _configured(port: Port, model: Any, config: Any) -> Port:
-    """An input of a Hugging Face model. All are optional there; its main input and the mask are what it is
-    called with.
+def _configured(port: Port, main: str, config: Any) -> Port:
+    """An input of a Hugging Face model, or of a model around one. All are optional there; the ``main`` one
+    and the mask are what it is called with.
     """
     if port.name == "pixel_values" and port.shape is None:
         size = getattr(config, "image_size", None)
         height, width = size if isinstance(size, list | tuple) else (size, size)
         port = replace(port, dtype=FLOATS, shape=(None, getattr(config, "num_channels", 3), height, width))
-    elif port.name in (model.main_input_name, "attention_mask") and port.name.endswith(("_ids", *MASKS)):
+    elif port.name in (main, "attention_mask") and port.name.endswith(("_ids", *MASKS)):
         port = replace(port, dtype=port.dtype or IDS, shape=port.shape or TOKENS)
-    vocabulary = getattr(config, "vocab_size", None) if port.name == model.main_input_name else None
+    vocabulary = getattr(config, "vocab_size", None) if port.name == main else None
     longest = getattr(config, "max_position_embeddings", None)
     return replace(port, required=port.shape is not None, values=vocabulary, longest=longest)
 

@@ -99,7 +99,8 @@ def _ports(items: Any) -> list[Port]:
     return [
         Port(
             item.name,
-            f"tensor({item.type.tensor_type.elem_type})",
+            # as ONNX Runtime calls it
+            f"tensor({onnx.TensorProto.DataType.Name(item.type.tensor_type.elem_type).lower()})",
             [
                 size.dim_value if size.HasField("dim_value") else size.dim_param or None
                 for size in item.type.tensor_type.shape.dim
