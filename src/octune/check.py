@@ -32,6 +32,7 @@ from octune.evaluation.evaluator import Evaluator
 from octune.evaluation.metrics import Metric
 from octune.evaluation.postprocess import postprocessed
 from octune.evaluation.recording import Said, recording
+from octune.huggingface import FOLDER, has_tokenizer, origin
 from octune.job import as_config
 from octune.machine import probe_machine
 from octune.matching import Pair
@@ -39,14 +40,6 @@ from octune.opening import open_model
 from octune.score import Score
 
 __all__ = ["Check", "check"]
-
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "vocab.txt",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-)
 
 
 def check(
@@ -158,12 +151,13 @@ def _only_evaluation(config: Config, models: Sequence[Any]) -> Config:
     source = config.evaluation.data
     if source is None or source.task is None or source.tokenizer is not None:
         return config
-    folders = [Path(model) for model in models if isinstance(model, str | Path) and Path(model).is_dir()]
-    held = [folder for folder in folders if any((folder / name).exists() for name in TOKENIZER_FILES)]
+    named = [Path(model) for model in models if isinstance(model, str | Path)]
+    places = [origin(None, str(place)) for model in named for place in (model / FOLDER, model)]
+    held = [place for place in places if place is not None and has_tokenizer(place)]
     if not held:
         raise ConfigError(
-            f"The task {source.task} needs a tokenizer, and neither {models[0]} nor {models[1]} is a folder "
-            "with one. Name it: --tokenizer, or evaluation.data.tokenizer."
+            f"The task {source.task} needs a tokenizer, and neither {models[0]} nor {models[1]} has one. "
+            "Name it: --tokenizer, or evaluation.data.tokenizer."
         )
     data = source.model_copy(update={"tokenizer": str(held[0])})
     return config.model_copy(update={"evaluation": config.evaluation.model_copy(update={"data": data})})

@@ -16,7 +16,7 @@ from typing import Any
 
 from octune.errors import ArtifactError
 
-__all__ = ["FOLDER", "companions", "copy_companions", "origin"]
+__all__ = ["FOLDER", "companions", "copy_companions", "has_tokenizer", "origin"]
 
 FOLDER = "huggingface"  # in a saved model
 CONFIG = "config.json"
@@ -54,6 +54,13 @@ def companions(folder: Path) -> list[Path]:
     """The files that belong to the model and are not its weights."""
     found = {path for pattern in NAMES for path in folder.glob(pattern) if path.is_file()}
     return sorted(found | _modules(folder))
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a folder holds the files of a tokenizer."""
+    return any(
+        path.name.startswith(("tokenizer", "vocab")) or path.suffix == ".model" for path in companions(folder)
+    )
 
 
 def copy_companions(folder: Path, target: Path) -> None:

@@ -176,6 +176,7 @@ def _data(
             tokenizer=tokenizer,
             max_length=source.max_length,
             split=split,
+            calibrates=config.calibration.data is not None,
             label2id=getattr(getattr(materials.model, "config", None), "label2id", None),
             calibration_batch_size=config.calibration.batch_size,
             evaluation_batch_size=config.evaluation.batch_size,

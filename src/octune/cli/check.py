@@ -158,6 +158,9 @@ def _settings(
         evaluation["data"] = data
     if metric is not None:
         evaluation |= {"metric": metric, "metric_options": {}}
+    if samples is not None and batch_size is None:
+        # Data is read in whole batches.
+        batch_size = min(samples, Config.build(evaluation=evaluation).evaluation.batch_size)
     evaluation |= {k: v for k, v in {"samples": samples, "batch_size": batch_size}.items() if v is not None}
     changed = {**sections, "evaluation": evaluation}
     if confidence is not None:

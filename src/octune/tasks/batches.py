@@ -44,6 +44,7 @@ class TaskOptions:
     split: str | None = None
     calibration_samples: int | None = None
     label2id: Mapping[str, int] | None = None
+    calibrates: bool = True
 
     def __post_init__(self) -> None:
         for name in ("max_length", "calibration_batch_size", "evaluation_batch_size", "calibration_samples"):

@@ -111,7 +111,7 @@ def load_glue(
     task = _task(name)
     numbers = _label_numbers(task, options.label2id)
     place = _find_folder(task, Path(folder))
-    train, evaluation, source = _read_splits(task, place, options.split, numbers)
+    train, evaluation, source = _read_splits(task, place, options, numbers)
     length = options.length(tokenizer, MAX_LENGTH)
     special = int(tokenizer.num_special_tokens_to_add(pair=len(task.columns) > 2))
     if length <= special:  # the tokenizer would not cut at all
@@ -222,9 +222,10 @@ def _find_folder(task: GlueTask, folder: Path) -> Path:
 
 
 def _read_splits(
-    task: GlueTask, folder: Path, split: str | None, numbers: Mapping[str, int]
+    task: GlueTask, folder: Path, options: TaskOptions, numbers: Mapping[str, int]
 ) -> tuple[list[_Item], list[_Item], str]:
     """The training rows, the rows to evaluate, and the name of the file of the latter."""
+    split = options.split
     if split == "train":
         raise DataError(
             f"{task.title} cannot be evaluated on the split 'train': calibration uses it. Leave split out, "
@@ -236,13 +237,14 @@ def _read_splits(
     if task.title == "MRPC" and not train_files and original.is_file():
         return _read_original_mrpc(task, folder, original, evaluation_files, numbers)
     for stem, files in (("train", train_files), (split or task.dev[0], evaluation_files)):
-        if not files:
+        if not files and (options.calibrates or stem != "train"):
             purpose = "Calibration rows come" if stem == "train" else "Evaluation rows come"
             raise DataError(
                 f"The folder {folder} has no {stem}.tsv (nor {', '.join(FORMATS[1:])}). {purpose} from there."
             )
     source = evaluation_files[0].name
-    return _read_items(task, train_files, numbers), _read_items(task, evaluation_files, numbers), source
+    train = _read_items(task, train_files, numbers) if options.calibrates else []
+    return train, _read_items(task, evaluation_files, numbers), source
 
 
 def _read_original_mrpc(

@@ -34,6 +34,7 @@ def load_task(
     split: str | None = None,
     calibration_samples: int | None = None,
     label2id: Mapping[str, int] | None = None,
+    calibrates: bool = True,
 ) -> TaskData:
     """Read a GLUE task or SQuAD from its files.
 
@@ -43,10 +44,17 @@ def load_task(
     tokenizer or a folder with one. ``max_length`` is 128 tokens for GLUE and 384 for SQuAD if left out.
     ``split`` names the files to evaluate on, the development ones if left out; calibration takes at most
     ``calibration_samples`` random rows of the training files. ``label2id`` is a model's own numbering of the
-    labels, ``model.config.label2id``.
+    labels, ``model.config.label2id``. With ``calibrates=False`` the training files are not read, and need not
+    be there.
     """
     options = TaskOptions(
-        max_length, calibration_batch_size, evaluation_batch_size, split, calibration_samples, label2id
+        max_length,
+        calibration_batch_size,
+        evaluation_batch_size,
+        split,
+        calibration_samples,
+        label2id,
+        calibrates,
     )
     check_task(name)
     load = load_squad if plain_name(name) in SQUAD else load_glue

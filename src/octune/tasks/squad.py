@@ -67,10 +67,10 @@ def load_squad(
             "SQuAD cannot be evaluated on the split 'train': calibration uses it. Leave split out, or name "
             "another."
         )
-    train_file, dev_file = (
-        _find_file(Path(folder), stem, version) for stem in ("train", options.split or "dev")
-    )
-    train, dev = (read_squad(file, version) for file in (train_file, dev_file))
+    train_file = _find_file(Path(folder), "train", version) if options.calibrates else None
+    dev_file = _find_file(Path(folder), options.split or "dev", version)
+    train = [] if train_file is None else read_squad(train_file, version)
+    dev = read_squad(dev_file, version)
     shared = {question.id for question in train} & {question.id for question in dev}
     if shared:
         raise DataError(
@@ -89,8 +89,8 @@ def load_squad(
         ),
         _EvaluationBatches(windows, padding, options.evaluation_batch_size),
         SquadF1(windows),
-        f"SQuAD {version}: F1 on {len(dev):,} questions of {dev_file.name}, calibration on {len(chosen):,} "
-        f"of {train_file.name}, "
+        f"SQuAD {version}: F1 on {len(dev):,} questions of {dev_file.name}, "
+        f"{'' if train_file is None else f'calibration on {len(chosen):,} of {train_file.name}, '}"
         f"windows of {length} tokens that overlap by {stride}",
     )
 
