@@ -69,6 +69,15 @@ def test_it_can_be_read(hard: Analysis) -> None:
     assert "a loss of 1 % is unlikely" in text
 
 
+def test_it_can_be_read_in_80_columns(hard: Analysis) -> None:
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(analysis_table(hard, width=80))
+    lines = console.export_text().splitlines()
+    for row in hard.ranked:
+        assert f"{row.op.name} ({row.op.kind}): {row.start}" in lines
+    assert max(map(len, lines)) <= 80
+
+
 def test_nothing_is_written(tmp_path: Path) -> None:
     options: dict[str, Any] = {**config(), "workspace": {"path": str(tmp_path / "run")}}
     analyze(digits().model(), calibration=digits().batches(), config=options)

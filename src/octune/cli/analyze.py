@@ -56,4 +56,4 @@ def analyze(
     if as_json:
         typer.echo(text)
     else:
-        console.print(analysis_table(analysis, None if all_ops else 30))
+        console.print(analysis_table(analysis, None if all_ops else 30, console.width))

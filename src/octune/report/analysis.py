@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -11,6 +13,8 @@ from octune.plan import Scheme
 
 __all__ = ["analysis_table"]
 
+TITLE = "harm of every op by itself, the least harmful scheme of each kind"
+WIDE = 110  # columns of a terminal that the table fits into, if names are not long
 COLUMNS = ("int8", "dynamic", "repaired", "bf16")
 OUTLOOK = {
     "comfortable": "a loss of 1 % is unlikely",
@@ -19,33 +23,13 @@ OUTLOOK = {
 }
 
 
-def analysis_table(analysis: Analysis, most: int | None = 30) -> RenderableType:
-    """The most harmful ops (``most`` of them, or all), groups, and the first plan."""
+def analysis_table(analysis: Analysis, most: int | None = 30, width: int = WIDE) -> RenderableType:
+    """The most harmful ops (``most`` of them, or all), groups, and the first plan. A table, or, where that
+    would not fit into ``width``, two lines for each op.
+    """
     unit = "ms" if analysis.objective == "performance" else "kB"
-    table = Table(
-        title="harm of every op by itself, the least harmful scheme of each kind",
-        title_justify="left",
-        header_style="bold",
-    )
-    table.add_column("op")
-    table.add_column("kind")
-    for column in COLUMNS:
-        table.add_column(column, justify="right", no_wrap=True, min_width=7)
-    table.add_column(f"{unit} int8", justify="right")
-    table.add_column(f"{unit} fp32", justify="right")
-    table.add_column("auto begins with")
     rows = analysis.ranked
-    for row in rows[:most]:
-        style = "red" if row.harmful else ""
-        table.add_row(
-            row.op.name,
-            row.op.kind,
-            *(_least(row, column) for column in COLUMNS),
-            *_costs(row, unit),
-            str(row.start),
-            style=style,
-        )
-    parts: list[RenderableType] = [table]
+    parts: list[RenderableType] = [_wide(rows[:most], unit) if width >= WIDE else _narrow(rows[:most], unit)]
     if most is not None and len(rows) > most:
         parts.append(Text(f"and {len(rows) - most} ops with less harm", style="dim"))
     for group in analysis.groups:
@@ -71,6 +55,33 @@ def analysis_table(analysis: Analysis, most: int | None = 30) -> RenderableType:
         ),
     ]
     return Group(*parts)
+
+
+def _wide(rows: Sequence[Row], unit: str) -> Table:
+    table = Table(title=TITLE, title_justify="left", header_style="bold")
+    table.add_column("op", overflow="fold")
+    table.add_column("kind")
+    for column in (*COLUMNS, f"{unit} int8", f"{unit} fp32"):
+        table.add_column(column, justify="right", no_wrap=True, min_width=7)
+    table.add_column("auto begins with")
+    for row in rows:
+        table.add_row(
+            row.op.name, row.op.kind, *_numbers(row, unit), str(row.start), style="red" if row.harmful else ""
+        )
+    return table
+
+
+def _narrow(rows: Sequence[Row], unit: str) -> Text:
+    text = Text(f"{TITLE}; above its numbers, what auto begins with:\n")
+    text.append("".join(f"{column:>10}" for column in (*COLUMNS, f"{unit} int8", f"{unit} fp32")), "bold")
+    for row in rows:
+        text.append(f"\n{row.op.name} ({row.op.kind}): {row.start}", "red" if row.harmful else "")
+        text.append("\n" + "".join(f"{number:>10}" for number in _numbers(row, unit)), "dim")
+    return text
+
+
+def _numbers(row: Row, unit: str) -> tuple[str, ...]:
+    return (*(_least(row, column) for column in COLUMNS), *_costs(row, unit))
 
 
 def _least(row: Row, column: str) -> str:
