@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import tensorflow as tf
 
 import octune
 from octune import Result
-from octune.errors import UnsupportedError
+from octune.errors import CriterionError, UnsupportedError
 from octune.export import export
 from tests.backends.tensorflow.subjects import SIZE, digits, graph_def, saved_model
 
@@ -74,6 +75,56 @@ def test_a_frozen_graph(tmp_path: Path) -> None:
     with tf.compat.v1.Session(graph=result.model) as session:
         own = session.run("logits:0", {"x:0": pixels})
     np.testing.assert_allclose(answers["logits"], own, atol=1e-5)
+
+
+# -- LiteRT --------------------------------------------------------------------------------------------------
+
+
+def interpreter(path: Path) -> Any:
+    """The file in the interpreter of plain TensorFlow."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is to move to a package of its own
+        return tf.lite.Interpreter(str(path))
+
+
+def test_litert_follows_the_plan(tmp_path: Path) -> None:
+    data = digits()
+    labelled = [(data.test[i : i + 100], data.labels[i : i + 100]) for i in range(0, 500, 100)]
+    kept = {"quantization": {"ops": {".*dense_1.*": {"weight": {"dtype": ["fp32"]}}}}}
+    model = saved_model(tmp_path / "fp32")
+    result = tuned(model, **kept)
+    assert len(result.plan.names("int8")) == 2
+    folder = result.save(tmp_path / "digits")
+    given = {"model": str(model), "evaluation": labelled, "metric": "accuracy", "criterion": "2%"}
+    written = export(folder, "litert", tmp_path / "lite", **given)
+    opened = interpreter(written / "model.tflite")
+    int8 = [one["name"] for one in opened.get_tensor_details() if one["dtype"] == np.int8]
+    assert len(int8) == 2
+    assert not any("dense_1" in name for name in int8)
+    logits = opened.get_signature_runner("serving_default")(pixels=data.test)["logits"]
+    own = octune.load(folder)(pixels=tf.constant(data.test))["logits"]
+    assert np.mean(logits.argmax(1) == np.asarray(own).argmax(1)) > 0.97
+    card = (written / "README.md").read_text()
+    assert "int8 (litert)" in card
+    assert "n=500" in card
+
+
+def test_a_litert_file_that_fails_is_not_written(tmp_path: Path) -> None:
+    model = saved_model(tmp_path / "fp32")
+    folder = tuned(model).save(tmp_path / "digits")
+    with pytest.raises(UnsupportedError, match="--model"):
+        export(folder, "litert", tmp_path / "lite")
+    with pytest.raises(CriterionError, match="nothing was written"):
+        export(
+            folder,
+            "litert",
+            tmp_path / "lite",
+            model=str(model),
+            evaluation=[(digits().test, digits().labels)],
+            metric="accuracy",
+            criterion={"absolute": -0.5},
+        )
+    assert not (tmp_path / "lite").exists()
 
 
 def test_an_onnx_model_is_not_for_tensorflow(saved: Path, tmp_path: Path) -> None:

@@ -341,6 +341,13 @@ class Backend(ABC):
         return node
 
     @classmethod
+    def to_litert(cls, model: Any, settings: Settings, plan: Plan) -> tuple[bytes, set[str]]:
+        """A ``.tflite`` file of an fp32 model whose ops are int8 as far as a plan says so, and which ops are;
+        raise UnsupportedError if that cannot be done.
+        """
+        raise UnsupportedError(f"Models of {cls.name} cannot be converted to LiteRT.")
+
+    @classmethod
     @abstractmethod
     def self_test(cls) -> SelfTest:
         """Time a linear op of 768 x 3072 on 128 rows in every scheme that runs here: what ``octune doctor``

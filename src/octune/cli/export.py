@@ -15,8 +15,9 @@ from octune.errors import CriterionError
 
 HELP = """Write a saved model as a folder that a server takes as it is.
 
-No server runs a PyTorch model: its plan is applied to the fp32 model converted to ONNX, and scored before it
-is written. For that, name the fp32 model and its data, as for 'octune tune'."""
+No server runs a PyTorch model, and LiteRT has other ops than TensorFlow: there the plan is applied to the
+converted fp32 model, and scored before it is written. For that, name the fp32 model and its data, as for
+'octune tune'."""
 
 
 @app.command(help=HELP)
@@ -31,7 +32,7 @@ def export(
             "--layout",
             "-l",
             help="hf (optimum, sentence-transformers, text-embeddings-inference), triton, ovms (OpenVINO "
-            "Model Server), tfserving (TensorFlow Serving).",
+            "Model Server), tfserving (TensorFlow Serving), litert (.tflite).",
             autocompletion=layouts,
         ),
     ],

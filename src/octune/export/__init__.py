@@ -6,7 +6,8 @@
     result.save("models/sst2", layout="triton")                 # the same
 
 A layout is one file here with a :class:`Layout`, and its place in ``LAYOUTS``. No server runs a PyTorch
-model, so that gets a twin in ONNX (twin.py), for which its fp32 model and data are needed.
+model, so that gets a twin in ONNX (twin.py), for which its fp32 model and data are needed; LiteRT's files are
+such twins as well.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from octune import artifact
 from octune.errors import ConfigError, UnsupportedError
 from octune.export.base import Layout, Saved
 from octune.export.hf import HF
+from octune.export.litert import LITERT
 from octune.export.ovms import OVMS
 from octune.export.tfserving import TFSERVING
 from octune.export.triton import TRITON
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LAYOUTS", "export", "layout_named", "save_as"]
 
-LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (HF, TRITON, OVMS, TFSERVING)}
+LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (HF, TRITON, OVMS, TFSERVING, LITERT)}
 
 
 def layout_named(name: str) -> Layout:
@@ -54,9 +56,9 @@ def export(
     ``name`` is what the server calls the model; the folder's own name if left out. ``huggingface`` is a
     folder with ``config.json`` and tokenizer, for a model that was saved without them.
 
-    A PyTorch model is made again as ONNX, and scored: give the fp32 ``model`` and its data as to
-    :func:`octune.tune` (``calibration``, ``evaluation``, ``metric``, ``criterion``, ``config``). Without a
-    metric it must agree with fp32.
+    A PyTorch model is made again as ONNX, a TensorFlow model for LiteRT, and scored: give the fp32 ``model``
+    and its data as to :func:`octune.tune` (``calibration``, ``evaluation``, ``metric``, ``criterion``,
+    ``config``). Without a metric it must agree with fp32.
     """
     from octune.job import Request
 
@@ -88,16 +90,12 @@ def _write(layout: Layout, saved: Saved, output: Path, request: Request | None, 
         f"{layout.title} reads {' or '.join(layout.formats)}, and {saved.folder} is a "
         f"{saved.manifest['framework']} model."
     )
-    if "onnx" not in layout.formats:
+    if layout.twin is None:
         raise UnsupportedError(f"{what} Choose another layout.")
     if request is None:
         raise UnsupportedError(
-            f"{what} Its plan can be applied to the fp32 model converted to ONNX, and scored: name that "
-            "model and its data (--config, or --model, --task and --data)."
+            f"{what} Its plan can be applied to the converted fp32 model, and scored: name that model and "
+            "its data (--config, or --model, --task and --data)."
         )
-    from octune.export.twin import onnx_twin
-
     with tempfile.TemporaryDirectory(prefix="octune-export-") as place:
-        twin = artifact.save(onnx_twin(saved.manifest, request), Path(place) / saved.name)
-        made = Saved.read(twin, saved.name, saved.huggingface, twin_of=saved.manifest)
-        return layout.export(made, output, overwrite=overwrite)
+        return layout.export(layout.twin(saved, request, Path(place)), output, overwrite=overwrite)

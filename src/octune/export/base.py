@@ -6,9 +6,8 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from octune import huggingface
 from octune.artifact import manifest
@@ -16,6 +15,9 @@ from octune.backends.base import Servable
 from octune.backends.select import backend_named
 from octune.errors import ConfigError, UnsupportedError
 from octune.folders import check_replaceable, complete_or_absent, sums
+
+if TYPE_CHECKING:
+    from octune.job import Request
 
 __all__ = ["Layout", "Saved"]
 
@@ -30,6 +32,7 @@ class Saved:
     name: str
     manifest: dict[str, Any]
     huggingface: Path | None
+    servable: Servable
     twin_of: Mapping[str, Any] | None = None
 
     @classmethod
@@ -54,12 +57,9 @@ class Saved:
                 f"{companions} is not a Hugging Face folder: it has neither a configuration nor a tokenizer."
             )
         own = folder / huggingface.FOLDER
-        return cls(folder, name, data, companions or (own if own.is_dir() else None), twin_of)
-
-    @cached_property
-    def servable(self) -> Servable:
-        """Its files by format, and its inputs and outputs."""
-        return backend_named(self.manifest["framework"]).servable(self.folder, self.manifest["backend"])
+        companions = companions or (own if own.is_dir() else None)
+        servable = backend_named(data["framework"]).servable(folder, data["backend"])
+        return cls(folder, name, data, companions, servable, twin_of)
 
     def write(self, form: str, folder: Path, stem: str | None = None) -> None:
         """Write the model in one of its formats, its files renamed if a stem is given."""
@@ -80,9 +80,11 @@ class Layout:
     """How a server wants a model: which formats it reads, the best one first, and what writes its folder.
 
     A server with a folder for each model (``per_model``) gets the model's name below the output folder, where
-    other models may be. ``refuse(saved, output)`` says why a model cannot be served like this, if it cannot;
-    ``write(saved, form, folder)`` writes into an empty folder; ``finish(saved, output)`` comes after that,
-    for what is written outside of it.
+    other models may be. Where the server reads none of the formats that a model was saved in,
+    ``twin(saved, request, place)`` makes one that it does read, in an empty folder, from the fp32 model and
+    the data of a request. ``refuse(saved, output)`` says why a model cannot be served like this, if it
+    cannot; ``write(saved, form, folder)`` writes into an empty folder; ``finish(saved, output)`` comes after
+    that, for what is written outside of it.
     """
 
     name: str
@@ -91,6 +93,7 @@ class Layout:
     write: Callable[[Saved, str, Path], None]
     per_model: bool = True
     refuse: Callable[[Saved, Path], str | None] | None = None
+    twin: Callable[[Saved, Request, Path], Saved] | None = None
     finish: Callable[[Saved, Path], None] | None = None
 
     def reads(self, saved: Saved) -> bool:

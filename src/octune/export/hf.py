@@ -12,6 +12,7 @@ from pathlib import Path
 
 from octune.export.base import Layout, Saved
 from octune.export.card import model_card
+from octune.export.twin import onnx_twin
 from octune.huggingface import CONFIG, copy_companions
 
 __all__ = ["HF"]
@@ -39,4 +40,6 @@ def _write(saved: Saved, form: str, folder: Path) -> None:
     (folder / "README.md").write_text(model_card(saved))
 
 
-HF = Layout("hf", "A Hugging Face folder", tuple(PLACES), _write, per_model=False, refuse=_refuse)
+HF = Layout(
+    "hf", "A Hugging Face folder", tuple(PLACES), _write, per_model=False, refuse=_refuse, twin=onnx_twin
+)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from octune.export.base import Layout, Saved
+from octune.export.twin import onnx_twin
 
 __all__ = ["OVMS"]
 
@@ -60,4 +61,12 @@ def _settings(saved: Saved) -> dict[str, Any]:
     }
 
 
-OVMS = Layout("ovms", "OpenVINO Model Server", ("openvino", "onnx"), _write, refuse=_refuse, finish=_list)
+OVMS = Layout(
+    "ovms",
+    "OpenVINO Model Server",
+    ("openvino", "onnx"),
+    _write,
+    refuse=_refuse,
+    finish=_list,
+    twin=onnx_twin,
+)

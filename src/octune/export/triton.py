@@ -12,6 +12,7 @@ from pathlib import Path
 from octune.backends.base import Servable, Tensor
 from octune.errors import UnsupportedError
 from octune.export.base import Layout, Saved
+from octune.export.twin import onnx_twin
 
 __all__ = ["TRITON", "model_config"]
 
@@ -81,4 +82,4 @@ def _tensor(tensor: Tensor, batched: bool) -> str:
     return f'  {{ name: "{tensor.name}" data_type: {TYPES[tensor.dtype]} {shape} }}'
 
 
-TRITON = Layout("triton", "Triton's ONNX Runtime backend", ("onnx",), _write)
+TRITON = Layout("triton", "Triton's ONNX Runtime backend", ("onnx",), _write, twin=onnx_twin)

@@ -1,7 +1,7 @@
 """The same plan in ONNX, for models that no server runs: the fp32 model is converted, its ops get the schemes
 that the plan has for them, and what comes out is scored before anything is written.
 
-    result = onnx_twin(manifest, request)       # request: the fp32 model and the data, as for tune()
+    made = onnx_twin(saved, request, place)     # request: the fp32 model and the data, as for tune()
 
 The score is the twin's own: kernels differ, and so do the ops that can be found again.
 """
@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from octune import artifact
 from octune.backends.select import backend_named
 from octune.config import Config
 from octune.criterion import Criterion
 from octune.errors import CriterionError, UnsupportedError, short
+from octune.export.base import Saved
 from octune.job import Job, Request, as_config
 from octune.plan import Op, Plan, Scheme
 from octune.result import Result
@@ -25,7 +28,13 @@ from octune.tune import conclude
 __all__ = ["onnx_twin", "same_plan"]
 
 
-def onnx_twin(manifest: Mapping[str, Any], request: Request) -> Result:
+def onnx_twin(saved: Saved, request: Request, place: Path) -> Saved:
+    """The twin of a saved model, saved in a folder below ``place``."""
+    folder = artifact.save(_tried(saved.manifest, request), place / saved.name)
+    return Saved.read(folder, saved.name, saved.huggingface, twin_of=saved.manifest)
+
+
+def _tried(manifest: Mapping[str, Any], request: Request) -> Result:
     """The plan of a saved model on ONNX Runtime or OpenVINO, whichever is faster; CriterionError if its score
     misses the criterion.
     """

@@ -317,6 +317,12 @@ class TensorFlowBackend(Backend):
         return to_onnx(model, settings, batch), replace(settings, inputs=(), outputs=())
 
     @classmethod
+    def to_litert(cls, model: Any, settings: Settings, plan: Plan) -> tuple[bytes, set[str]]:
+        from octune.backends.tensorflow.to_litert import to_litert
+
+        return to_litert(model, settings, plan)
+
+    @classmethod
     def self_test(cls) -> SelfTest:
         return self_test()
 

@@ -22,7 +22,7 @@ from octune.backends.tensorflow.model.freeze import LARGEST_GRAPH, as_graph
 from octune.backends.tensorflow.model.handover import DEFAULT_SIGNATURE, Handover
 from octune.errors import ArtifactError, summary
 
-__all__ = ["load", "read_graph_def", "save", "servable"]
+__all__ = ["load", "read_graph_def", "save", "servable", "write_served"]
 
 GRAPH = "model.pb"
 
@@ -87,7 +87,7 @@ def servable(folder: Path, metadata: Mapping[str, Any]) -> Servable:
     handover = Handover.from_json(metadata["form"])
     function = _signature(folder, handover)
     return Servable(
-        {"savedmodel": partial(_write_served, function)},
+        {"savedmodel": partial(write_served, function)},
         [_tensor(spec.name, spec) for spec in nested.leaves(function.structured_input_signature)],
         [_tensor(name, tensor) for name, tensor in function.structured_outputs.items()],
     )
@@ -105,7 +105,8 @@ def _signature(folder: Path, handover: Handover) -> Any:
         ) from error
 
 
-def _write_served(function: Any, folder: Path) -> None:
+def write_served(function: Any, folder: Path) -> None:
+    """Write a concrete function as a SavedModel with the signature that servers call."""
     module = tf.Module(name="octune")
     module.serve = function
     tf.saved_model.save(module, str(folder), signatures={DEFAULT_SIGNATURE: function})
