@@ -104,7 +104,7 @@ def test_without_labels_agreement_counts(tmp_path: Path) -> None:
     assert found.int8.score.value == pytest.approx(same.mean())
     assert found.flips is not None
     assert [flip.item for flip in found.flips] == np.flatnonzero(~same).tolist()
-    assert {flip.change for flip in found.flips} == {"differs"}
+    assert {flip.change for flip in found.flips} == {"lost"}
 
 
 def test_objects_batches_and_functions_as_metric() -> None:
@@ -116,6 +116,21 @@ def test_objects_batches_and_functions_as_metric() -> None:
     assert found.met
     assert found.fp32.score is not None
     assert found.fp32.score.value == pytest.approx(digits().accuracy(model))
+
+
+def test_a_mean_error_knows_no_flips(tmp_path: Path) -> None:
+    images, model = digits().test.numpy(), digits().model()
+    with torch.no_grad():
+        values = model(digits().test).numpy()
+    np.savez(tmp_path / "values.npz", x=images, labels=values)
+    found = octune.check(
+        model, onnx_digits() / "dynamic.onnx", tmp_path / "values.npz", metric="mse", timing=False
+    )
+    assert found.flips is None
+    assert found.verdict is not None
+    assert not found.met  # a perfect score leaves no room for any loss
+    assert any("none can flip" in note for note in found.notes)
+    assert flips_text(found, Path("flips.csv")).startswith("item,change,label")
 
 
 def test_a_model_that_answers_nan_fails(dev: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,30 @@ def test_onnx_files_of_any_quantizer(images: Any, answers: Any) -> None:
         assert model.size < fp32.size
         error = np.abs(model.run(images)["logits"] - answers).max()
         assert 0 < error < np.ptp(answers) / 4
+
+
+def test_openvino_files(images: Any, answers: Any, tmp_path: Path) -> None:
+    openvino = pytest.importorskip("openvino")
+    for name, covered in (("fp32", "0 of 3"), ("qdq", "3 of 3")):
+        model = openvino.convert_model(onnx_digits() / f"{name}.onnx")
+        openvino.save_model(model, tmp_path / f"{name}.xml", compress_to_fp16=False)
+        with closing(open_model(tmp_path / f"{name}.xml")) as opened:
+            assert (opened.kind, str(opened.coverage)) == ("OpenVINO file", covered)
+            assert str(opened.inputs[0]) == "x (float32[?, 64])"
+            assert np.abs(opened.run(images)["logits"] - answers).max() < np.ptp(answers) / 4
+            assert opened.size > (tmp_path / f"{name}.bin").stat().st_size
+
+
+def test_folders_around_a_model(images: Any, answers: Any, tmp_path: Path) -> None:
+    """As libraries and servers want them: the model is found inside."""
+    for place in ("hf/onnx/model.onnx", "triton/1/model.onnx"):
+        (tmp_path / place).parent.mkdir(parents=True)
+        shutil.copyfile(onnx_digits() / "fp32.onnx", tmp_path / place)
+    (tmp_path / "hf/config.json").write_text("{}")
+    for name in ("hf", "triton"):
+        with closing(open_model(tmp_path / name)) as model:
+            assert model.kind == "ONNX file"
+            assert np.allclose(model.run(images)["logits"], answers, atol=1e-4)
 
 
 def test_a_fixed_number_of_rows_is_no_obstacle(images: Any, answers: Any, tmp_path: Path) -> None:
@@ -129,7 +154,7 @@ def test_what_is_no_model_is_refused(source: Any, said: str) -> None:
 
 
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
-    for name in ("model.onnx", "model.tflite", "model.pb", "model.pt2"):
+    for name in ("model.onnx", "model.xml", "model.tflite", "model.pb", "model.pt2"):
         (tmp_path / name).write_bytes(b"not a model" * 100)
         with pytest.raises(ModelError, match=name):
             open_model(tmp_path / name)

@@ -11,7 +11,7 @@ says that this many of them cannot tell a pass from a fail. The two models may b
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -77,17 +77,15 @@ def check(
         chosen = _metric(materials.metric, settings, pair, batches)
         evaluator = recording(pair, batches, chosen, settings.evaluation.samples)
         judge = criterion_of(criterion, settings, evaluator)
-        notes = [*batches.notes]
-        if isinstance(chosen, Agreement):
-            notes.append("no labels are used: what is judged is agreement with fp32, not accuracy")
         evaluator.seen = lambda items: progress(f"scoring fp32: {items:,} items")
         baseline, pairing = evaluator.baseline(pair.fp32)
         _check_enough(baseline, judge, evaluator)
         before = evaluator.take()
         evaluator.seen = lambda items: progress(f"scoring int8: {items:,} of {len(before):,} items")
-        score, failure = None, None
+        score, failure, flips = None, None, None
         try:
             score = evaluator(pair.int8, pairing)
+            flips = _flips(before, evaluator.take(), baseline, score, materials.evaluation)
         except EvaluationError as error:  # NaN, say: that is the model's fault, not the caller's
             failure = str(error)
         progress("timing both in turns")
@@ -100,21 +98,19 @@ def check(
             verdict=None if score is None else judge.judge(baseline, score),
             timed=timed,
             batch=rows,
-            flips=None
-            if score is None
-            else _flips(
-                before,
-                evaluator.take(),
-                baseline,
-                score,
-                materials.evaluation,
-                labelled=not isinstance(chosen, Agreement),
-            ),
+            flips=flips,
             failure=failure,
-            notes=[*notes, *evaluator.notes(pairing), *pair.notes],
+            notes=[*batches.notes, *_notes(chosen, flips), *evaluator.notes(pairing), *pair.notes],
             seconds=time.perf_counter() - begun,
             environment={"machine": probe_machine().to_json(), "threads": threads or probe_machine().cores},
         )
+
+
+def _notes(metric: Metric, flips: Sequence[Flip] | None) -> Iterator[str]:
+    if isinstance(metric, Agreement):
+        yield "no labels are used: what is judged is agreement with fp32, not accuracy"
+    if flips is None:
+        yield f"{metric.name} knows no right and wrong answers here, so none can flip"
 
 
 # -- data and metric -----------------------------------------------------------------------------------------
@@ -208,7 +204,7 @@ def _timed(pair: Pair, batches: Batches, config: Config) -> tuple[Timed, int]:
 
 
 def _flips(
-    before: list[Said], after: list[Said], baseline: Score, score: Score, data: Any, *, labelled: bool
+    before: list[Said], after: list[Said], baseline: Score, score: Score, data: Any
 ) -> list[Flip] | None:
     """The items on which right and wrong differ; None where the metric knows no right and wrong."""
     if baseline.hits is None or score.hits is None or not len(before) == len(after) == baseline.hits.size:
@@ -220,14 +216,14 @@ def _flips(
         fp32, int8 = before[item].answer, after[item].answer
         number = before[item].batch
         known = about(number)[item - begins[number]] if about is not None else {}
-        lost = baseline.hits[item] > score.hits[item]
+        change = "lost" if baseline.hits[item] > score.hits[item] else "gained"
         flips.append(
             Flip(
                 item,
-                ("lost" if lost else "gained") if labelled else "differs",
+                change,
                 fp32.said,
                 int8.said,
-                fp32.label if labelled else None,
+                fp32.label,
                 fp32.output,
                 int8.output,
                 known,

@@ -55,7 +55,8 @@ class Flip:
     """An item on which the two models differ: its number, what is known of it (``row``, ``text``), what each
     model said, the numbers behind that, and the label.
 
-    ``change`` is "lost" where fp32 alone was right, "gained" where int8 alone was, "differs" without labels.
+    ``change`` is "lost" where fp32 alone was right, "gained" where int8 alone was. Without labels, what fp32
+    said is right.
     """
 
     item: int

@@ -6,10 +6,10 @@
         model.run({"input_ids": ids, ...})              # -> {"logits": array}
         model.size, model.coverage                      # bytes; "38 of 40" ops with weights compute in int8
 
-What can be opened: a folder that Octune saved, an ``.onnx`` file (fp32, Q/DQ, QOperator or dynamic), a
-SavedModel, a frozen ``.pb``, a ``.tflite`` or ``.keras`` file, a Hugging Face folder or hub name, a ``.pt2``
-program, ``package.module:factory``, and the objects that all of these become. Nothing is changed: it runs as
-it would where it is deployed. This is what ``octune check`` compares.
+What can be opened: a folder that Octune saved, an ``.onnx`` file (fp32, Q/DQ, QOperator or dynamic), an
+OpenVINO ``.xml``, a SavedModel, a frozen ``.pb``, a ``.tflite`` or ``.keras`` file, a Hugging Face folder or
+hub name, a ``.pt2`` program, ``package.module:factory``, and the objects that all of these become. Nothing is
+changed: it runs as it would where it is deployed. This is what ``octune check`` compares.
 """
 
 from __future__ import annotations
@@ -31,14 +31,22 @@ __all__ = ["Coverage", "Opened", "Port", "import_framework", "open_model"]
 # suffix -> (backend, what people call such a file)
 FILES = {
     ".onnx": ("onnx", "ONNX file"),
+    ".xml": ("onnx", "OpenVINO file"),
     ".pb": ("tensorflow", "frozen graph"),
     ".keras": ("tensorflow", "Keras file"),
     ".h5": ("tensorflow", "Keras file"),
     ".pt2": ("pytorch", "torch.export program"),
 }
+# Where libraries and servers have the model in a folder that is not one itself: Hugging Face's with ONNX in
+# it, a version of Triton, OpenVINO Model Server or TensorFlow Serving.
+INSIDE = (
+    "onnx/model.onnx", "model.onnx", "openvino/openvino_model.xml", "openvino_model.xml",
+    "1/model.onnx", "1/model.xml", "1/saved_model.pb",
+)  # fmt: skip
+OWN = (MANIFEST, "saved_model.pb", "saved_model.pbtxt")
 PICKLED = (".pt", ".pth", ".bin", ".pkl")
 EXPECTED = (
-    "Expected a folder that Octune saved, an .onnx, .tflite, .pb, .keras or .pt2 file, a SavedModel or "
+    "Expected a folder that Octune saved, an .onnx, .xml, .tflite, .pb, .keras or .pt2 file, a SavedModel or "
     "Hugging Face folder, or package.module:factory."
 )
 
@@ -52,17 +60,24 @@ def open_model(source: Any, *, threads: int | None = None) -> Opened:
         made = import_name(name, "The model")
         made = made() if callable(made) and not _runs(made) else made
         return _object(made, Source(f"{_type(made)} of a factory", name, threads=threads))
-    path = Path(source)
-    if path.is_file() and path.name == "saved_model.pb":
-        path = path.parent  # the file by which people recognise a SavedModel
+    path = _found(Path(source))
     return _folder(path, threads) if path.is_dir() else _file(path, threads)
+
+
+def _found(path: Path) -> Path:
+    """Where the model itself is: what people name may be around it, or one of its files."""
+    if path.is_dir() and not any(any(path.glob(name)) for name in (*OWN, "*.safetensors*", "pytorch_model*")):
+        path = next((path / name for name in INSIDE if (path / name).is_file()), path)
+    if path.is_file() and path.name == "saved_model.pb":
+        return path.parent  # the file by which people recognise a SavedModel
+    return path
 
 
 def import_framework(source: str | Path) -> None:
     """Import what a model needs and open nothing yet, so that what it takes can be told from what its
     framework takes. What cannot be opened is left for :func:`open_model` to say.
     """
-    path = Path(source)
+    path = _found(Path(source))
     if is_reference(str(source)):
         import_name(str(source), "The model")
     elif (path / MANIFEST).is_file():
@@ -85,7 +100,7 @@ def _folder(path: Path, threads: int | None) -> Opened:
                 Plan.from_json(data["plan"]).counts().get("int8", 0), len(data["plan"])
             )
         return opened
-    if any((path / name).exists() for name in ("saved_model.pb", "saved_model.pbtxt")):
+    if any((path / name).exists() for name in OWN[1:]):
         return _opened("tensorflow", Source("SavedModel", str(path), path, threads=threads))
     if (path / "config.json").exists():
         return _opened("pytorch", Source("Hugging Face folder", str(path), path, threads=threads))
@@ -104,6 +119,8 @@ def _file(path: Path, threads: int | None) -> Opened:
         return open_tflite(path, Source("LiteRT file", str(path), path, threads=threads))
     if suffix in FILES:
         framework, kind = FILES[suffix]
+        if framework == "onnx":
+            return backend_named(framework).opened(path, Source(kind, str(path), path, threads=threads))
         return _opened(framework, Source(kind, str(path), path, threads=threads))
     if path.exists() or suffix in PICKLED:
         why = "its pickled objects can run any code" if suffix in PICKLED else "its kind is not known"

@@ -23,8 +23,8 @@ def check(
     fp32: Annotated[
         str,
         typer.Argument(
-            help="The original: a folder that Octune saved, an .onnx, .tflite, .pb, .keras or .pt2 file, a "
-            "SavedModel or Hugging Face folder, or package.module:factory.",
+            help="The original: a folder that Octune saved, an .onnx, .xml, .tflite, .pb, .keras or .pt2 "
+            "file, a SavedModel or Hugging Face folder, or package.module:factory.",
             show_default=False,
         ),
     ],

@@ -14,6 +14,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 from octune.backends.batches import Fitting, Inputs, Slot
 from octune.backends.onnx.files import GRAPH
 from octune.backends.onnx.graph import Model, subgraphs
+from octune.backends.onnx.ir import OpenedIR
 from octune.backends.onnx.runtimes import ONNX_RUNTIME, OnnxModel, outputs_by_name
 from octune.backends.onnx.source import separated
 from octune.backends.opened import Array, Coverage, Opened, Port, Source, bytes_of, free_rows
@@ -43,7 +44,7 @@ PASSED = {
 
 
 def opened(model: OnnxModel | ModelProto | Path | str, source: Source) -> Opened:
-    """A file, a protobuf, or a model that already runs."""
+    """An ``.onnx`` file or one of OpenVINO's, a protobuf, or a model that already runs."""
     threads = source.threads or probe_machine().cores
     if isinstance(model, OnnxModel):
         if model.graph is not None:
@@ -55,6 +56,8 @@ def opened(model: OnnxModel | ModelProto | Path | str, source: Source) -> Opened
         graph = separated(model, None)
         running = ONNX_RUNTIME.build(graph, threads)
         return OpenedOnnx(running, source, _known(graph))
+    if Path(model).suffix == ".xml":
+        return OpenedIR(Path(model), source)
     facts = _read(Path(model))
     return OpenedOnnx(ONNX_RUNTIME.read(Path(model), threads), source, facts)
 

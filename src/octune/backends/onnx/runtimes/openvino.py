@@ -13,7 +13,7 @@ from octune.backends.onnx.files import GRAPH, write_graph
 from octune.backends.onnx.graph import Model
 from octune.backends.onnx.runtimes.base import OnnxModel, Port, Runtime
 
-__all__ = ["OpenVino"]
+__all__ = ["OpenVino", "settings"]
 
 IR = "openvino.xml"
 
@@ -81,17 +81,20 @@ def _compiled(graph: Model, file: Path, threads: int | None) -> _OpenVinoModel:
 
     core = openvino.Core()
     source = core.read_model(str(file))
-    settings = {
+    compiled = core.compile_model(source, "CPU", settings(threads))
+    proto = graph.proto.graph
+    return _OpenVinoModel(graph, compiled, (_ports(proto.input), _ports(proto.output)), source)
+
+
+def settings(threads: int | None) -> dict[str, Any]:
+    """How a model is compiled: for latency, and in fp32 what is not int8."""
+    chosen = {
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": 1,
         "INFERENCE_PRECISION_HINT": "f32",
         "ENABLE_CPU_PINNING": False,
     }
-    if threads:
-        settings["INFERENCE_NUM_THREADS"] = threads
-    compiled = core.compile_model(source, "CPU", settings)
-    proto = graph.proto.graph
-    return _OpenVinoModel(graph, compiled, (_ports(proto.input), _ports(proto.output)), source)
+    return chosen | ({"INFERENCE_NUM_THREADS": threads} if threads else {})
 
 
 def _ports(items: Any) -> list[Port]:
