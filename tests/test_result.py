@@ -214,3 +214,11 @@ def test_without_pandas_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingDependency, match=r"to_pandas\(\) needs pandas.*: pip install pandas$"):
         told().to_pandas()
+
+
+def test_fp32_against_itself_is_never_undecidable() -> None:
+    few = replace(trial(0.9, 10.0, "fp32"), score=Score.from_items([1.0, 0.0, 1.0]))
+    for criterion, passed in ((Relative(0.01, confidence=0.95), True), (Relative(-0.01), False)):
+        verdict = few.judged_as_baseline(criterion).verdict
+        assert verdict is not None
+        assert (verdict.passed, verdict.undecidable, verdict.certainty) == (passed, False, "")

@@ -108,6 +108,11 @@ def _tried(backend: Backend, model: Any, batches: Batches, batch: Any) -> tuple[
             f"The first item of the {batches.role} data holds no batch at all: the file that it names is "
             "empty."
         )
+    if backend.batch_size(inputs) == 0:
+        raise DataError(
+            f"The first batch of the {batches.role} data is empty: it holds {_described(inputs)}. Expected "
+            "at least one sample in every batch."
+        )
     try:
         backend.run(model, inputs)
     except OctuneError:

@@ -21,7 +21,7 @@ from typing import Any
 from octune import huggingface, sources
 from octune.backends import Backend, Settings, as_onnx, backend_for
 from octune.checks import check_scoring, criterion_of, rehearse, with_criterion
-from octune.config import Config, load_config, parse_config
+from octune.config import Config, load_config, match_ops, parse_config
 from octune.cost.latency import Timing
 from octune.criterion import Criterion
 from octune.data import Batches, as_batches
@@ -152,6 +152,7 @@ class Job:
             notes.append(sources.SAME_DATA)
         if (config.performance.num_of_instance or 1) > 1:
             notes.append("one instance is timed here; octune bench runs performance.num_of_instance at once")
+        match_ops(config.quantization.ops, [op.name for op in backend.ops()])  # refuses what is not there
         criterion = criterion_of(request.criterion, config, evaluator)
         calibrated, evaluated = rehearse(backend, evaluator, calibration_batches, evaluation_batches)
         samples = (0,) if calibrated is None else config.calibration.samples
@@ -211,7 +212,9 @@ class Job:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
+        if isinstance(error, Exception) and self.study.baseline_trial is None:
+            self.study.journal.discard()
+        elif error is not None:
             self.study.journal.append(
                 "failed", {"at": time.time(), "error": f"{type(error).__name__}: {summary(error)}"}
             )

@@ -43,9 +43,8 @@ def retold(evidence: Evidence) -> Result:
     baseline = Trial.from_json(recorded["answer"]["trial"])
     if baseline.score is None:
         raise WorkspaceError(f"The journal in {folder} holds a baseline without a score.")
-    # The drop of fp32 against itself is known to be 0, however few items there are.
     score = baseline.score
-    baseline = baseline.judged(criterion.without_confidence(), score)
+    baseline = baseline.judged_as_baseline(criterion)
     trials = tuple(
         Trial.from_json(record["answer"]).judged(criterion, score) for record in journal.records("trial")
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from octune.cost.latency import Speedup, Spread, Timed
-from octune.criterion import Criterion, Verdict
+from octune.criterion import Criterion, Outcome, Verdict
 from octune.plan import Op, Plan
 from octune.score import Score
 
@@ -134,6 +134,14 @@ class Trial:
             spread_ms=timed.spread,
             fp32_spread_ms=timed.fp32_spread,
         )
+
+    def judged_as_baseline(self, criterion: Criterion) -> Trial:
+        """fp32 with its verdict: its drop against itself is 0, however few items there are."""
+        if self.score is None:
+            return self
+        value = self.score.value
+        passes: Outcome = "pass" if criterion.limit(value) >= 0 else "fail"
+        return replace(self, verdict=Verdict(passes, 0.0, criterion.allowed(value), n=self.score.n))
 
     def judged(self, criterion: Criterion, baseline: Score) -> Trial:
         """This trial with its verdict against a baseline."""

@@ -639,3 +639,13 @@ def test_no_more_time_is_spent_on_waiting_than_is_left(monkeypatch: pytest.Monke
     made.baseline()
     made.trial(ALL_INT8, "", made.calibrate(BATCHES, 8, None))
     assert asked["patience"][0].seconds <= 5.0
+
+
+def test_no_two_plans_have_the_same_label() -> None:
+    made = study()
+    made.baseline()
+    plans = [ALL_INT8, Plan({"a": FP32, "b": INT8}), Plan({"a": INT8, "b": FP32})]
+    trials = [made.trial(plan, "one in float", Ranges()) for plan in plans]
+    labels = [trial.reason for trial in trials if trial is not None]
+    assert len(set(labels)) == 3
+    assert labels[:2] == ["one in float", "one in float; a in fp32"]

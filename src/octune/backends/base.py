@@ -134,12 +134,17 @@ class Servable:
     outputs: Sequence[Tensor]
 
 
-def notes_on(ops: Iterable[Op], quantizable: str) -> list[str]:
-    """What the user should know about a model's ops; ``quantizable`` names the kinds that int8 is for."""
+def notes_on(ops: Iterable[Op], quantizable: str, total: int | None = None) -> list[str]:
+    """What the user should know about a model's ops; ``quantizable`` names the kinds that int8 is for. There
+    may be more ops (``total``) of which nothing is to be said.
+    """
     listed = list(ops)
     notes = [f"{op.name}: {op.note}" for op in listed if op.note]
-    if not any(op.can("int8") for op in listed):
+    count = len(listed) if total is None else total
+    if not count:
         notes.append(f"the model has no op that can be quantized ({quantizable})")
+    elif not any(op.can("int8") for op in listed):
+        notes.append(f"none of the model's {count} ops can be int8 here, so nothing is quantized")
     return notes
 
 

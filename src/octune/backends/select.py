@@ -72,6 +72,11 @@ def _backend_of(model: object) -> type[Backend]:
     for backend in imported():
         if backend.accepts(model):
             return backend
+    if isinstance(model, type):
+        raise ModelError(
+            f"The model is the class {model.__module__}.{model.__qualname__}. Expected an instance of it: "
+            "call it, and load its trained weights."
+        )
     raise ModelError(
         f"The model is a {type(model).__module__}.{type(model).__qualname__}, which no backend knows. "
         f"Expected one of: {', '.join(_BACKENDS)} (for PyTorch: a torch.nn.Module, for ONNX: an .onnx path "

@@ -12,6 +12,7 @@ belong to (a plan's digest), never by their position.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import logging
@@ -27,7 +28,7 @@ __all__ = ["JOURNAL", "Journal", "not_a_workspace"]
 
 log = logging.getLogger("octune")
 VERSION = 3
-JOURNAL, RANGES = "journal.jsonl", "ranges.npz"
+JOURNAL, RANGES, LOCK = "journal.jsonl", "ranges.npz", "lock"
 
 
 class Journal:
@@ -39,6 +40,7 @@ class Journal:
         self._file: IO[bytes] | None = None
         self._lock: IO[bytes] | None = None
         self.broken: str | None = None
+        self._made = False
 
     @classmethod
     def open(cls, folder: Path | None, header: Mapping[str, Any], *, resume: bool = False) -> Journal:
@@ -50,8 +52,9 @@ class Journal:
         if folder is None:
             return journal
         try:
+            journal._made = not folder.exists()
             folder.mkdir(parents=True, exist_ok=True)
-            journal._lock = (folder / "lock").open("ab")
+            journal._lock = (folder / LOCK).open("ab")
             fcntl.flock(journal._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise WorkspaceError(
@@ -193,6 +196,16 @@ class Journal:
                 except OSError as error:  # a full disk shows again here; the run has its result already
                     log.debug("closing %s: %s", file.name, error)
         self._file = self._lock = None
+
+    def discard(self) -> None:
+        """Release the workspace, and remove it if this run has made it: nothing was learned."""
+        self.close()
+        if self.folder is None or not self._made:
+            return
+        for name in (JOURNAL, RANGES, LOCK):
+            (self.folder / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # somebody else keeps something there
+            self.folder.rmdir()
 
     def __enter__(self) -> Journal:
         return self

@@ -91,8 +91,7 @@ class Study:
                 f"{self.evaluator.name!r} returns a single number. Return one number per item, or leave the "
                 "confidence out."
             )
-        # The drop of fp32 against itself is known to be 0, however few items there are.
-        self.baseline_trial = trial.judged(self.criterion.without_confidence(), trial.score)
+        self.baseline_trial = trial.judged_as_baseline(self.criterion)
         self.listener.trial(self.baseline_trial)
         if self.certifier is not None:
             self._held_out_baseline(self.certifier)
@@ -295,6 +294,7 @@ class Study:
     def trial(self, plan: Plan, reason: str, ranges: Ranges) -> Trial | None:
         """Apply a plan, score it, time it in turns with fp32. None when the user interrupted it."""
         self.stop.trials += 1
+        reason = self._distinct(reason, plan)
 
         def tried() -> dict[str, Any] | None:
             self.clock.enter("trial", reason)
@@ -304,6 +304,18 @@ class Study:
             )
 
         return self._add(self.journal.once("trial", _key("eager", plan, ranges), tried))
+
+    def _distinct(self, reason: str, plan: Plan) -> str:
+        """A reason that no other plan has: what tells it from the last one of that name is added."""
+        same = [trial.plan for trial in self.trials if trial.plan != plan and trial.reason.startswith(reason)]
+        if not same:
+            return reason
+        changed = [op for op in plan if plan[op] != same[-1].get(op)]
+        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        named = f"{reason}; {changed[0]} in {plan[changed[0]]}{more}" if changed else reason
+        return (
+            named if named not in {trial.reason for trial in self.trials} else f"{named} ({plan.digest[:6]})"
+        )
 
     def finalists(self, winner: Trial, ranges: Ranges) -> None:
         """Make the forms of a winning plan that take longer to make; one that is clearly faster is scored

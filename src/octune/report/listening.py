@@ -16,6 +16,10 @@ __all__ = ["listening"]
 @contextmanager
 def listening(listener: Listener | None, *, progress: bool, timeout: float = 0) -> Iterator[Listener]:
     """A listener for a run, closed at its end, however it ends."""
+    if not isinstance(progress, bool):
+        raise ConfigError(
+            f"progress must be True or False. Got {progress!r:.60} instead. To hear of a run, give listener=."
+        )
     if listener is not None and not isinstance(listener, Listener):
         raise ConfigError(
             "listener must be an octune.Listener, whose methods are called while the run goes on. Got "

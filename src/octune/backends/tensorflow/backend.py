@@ -81,8 +81,9 @@ class TensorFlowBackend(Backend):
         self._watcher: Watcher | None = None
         if support().why:
             self._notes.append(support().why)
-        open_ops = [op for op in self._rewriter.ops() if len(op.schemes) > 1]
-        self._notes += notes_on(open_ops, "MatMul, Einsum or Conv2D with constant weights")
+        ops = self._rewriter.ops()
+        open_ops = [op for op in ops if len(op.schemes) > 1]
+        self._notes += notes_on(open_ops, "MatMul, Einsum or Conv2D with constant weights", len(ops))
 
     # -- what it holds ---------------------------------------------------------------------------------------
 

@@ -27,6 +27,11 @@ def private_copy(model: nn.Module) -> tuple[nn.Module, list[str]]:
     is.
     """
     _refuse_scripts(model)
+    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+        raise ModelError(
+            f"The model ({type(model).__qualname__}) is on the meta device, where weights have no values. "
+            "Expected a model with its trained weights: build it on the CPU and load them."
+        )
     try:
         copied = copy.deepcopy(model)
     except Exception as error:
