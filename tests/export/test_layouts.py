@@ -143,7 +143,9 @@ def test_the_card_says_what_the_manifest_says(saved: Path, tmp_path: Path) -> No
 def test_a_result_is_saved_in_a_layout(
     tuned: Result, sentences: Feed, answers: npt.NDArray[Any], tmp_path: Path
 ) -> None:
+    pytest.importorskip("jinja2")
     written = tuned.save(tmp_path / "hub", layout="hf")
+    assert "<svg" in (written / "report.html").read_text()
     np.testing.assert_array_equal(onnx_answers(written / "onnx/model.onnx", sentences), answers)
 
 

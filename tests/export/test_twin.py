@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import octune
 from octune import Op, Plan, Result, Scheme
 from octune.backends.torch.to_onnx import module_of
+from octune.cli import app
 from octune.errors import ArtifactError, CriterionError, UnsupportedError
 from octune.export import export
 from octune.export.twin import same_plan
@@ -106,6 +108,18 @@ def test_a_saved_folder_needs_the_fp32_model(torch_folder: Path, bert: Path, tmp
     assert record["score"]["n"] == 96
     with pytest.raises(ArtifactError, match="not empty"):  # said before it is made again
         export(torch_folder, "triton", tmp_path, model="no/such/model")
+
+
+def test_the_command_makes_the_twin(torch_folder: Path, bert: Path, tmp_path: Path) -> None:
+    given = ["export", str(torch_folder), "--layout", "triton", "--output", str(tmp_path), "--task", "sst-2"]
+    given += ["--model", str(bert / "model"), "--data", str(bert / "glue"), "--json"]
+    done = CliRunner().invoke(app, [*given, "--criterion", "10%"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout) == {"layout": "triton", "written_to": str(tmp_path / "sentiment")}
+    gain = CliRunner().invoke(app, [*given, "--name", "better", "--criterion", "-50%"])
+    assert gain.exit_code == 1
+    assert "nothing was written" in gain.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sentiment"]
 
 
 def test_without_a_metric_the_twin_must_agree(torch_folder: Path, bert: Path, tmp_path: Path) -> None:

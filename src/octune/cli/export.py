@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from octune.cli.app import app
 from octune.cli.completion import layouts
-from octune.cli.options import AsJson, Data, Model, Naming, Task, Tokenizer
+from octune.cli.console import interruptible, open_console
+from octune.cli.options import (
+    AsJson,
+    CalibrationData,
+    Data,
+    Loss,
+    MetricName,
+    Model,
+    Naming,
+    Quiet,
+    Task,
+    Tokenizer,
+    Verbose,
+)
 from octune.errors import CriterionError
 
 HELP = """Write a saved model as a folder that a server takes as it is.
@@ -54,19 +68,28 @@ def export(
     model: Model = None,
     data: Data = None,
     tokenizer: Tokenizer = None,
+    calibration: CalibrationData = None,
+    metric: MetricName = None,
+    criterion: Loss = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
+    quiet: Quiet = False,
     as_json: AsJson = False,
+    verbose: Verbose = False,
 ) -> None:
     """See HELP."""
     from octune.export import export as write
+    from octune.report.progress import LiveProgress
 
-    fp32 = {}
-    if any(given is not None for given in (conf, task, model, data, tokenizer)):
-        fp32["config"] = Naming(task, model, data, tokenizer).applied(conf)
+    naming = Naming(task, model, data, tokenizer, calibration, metric)
+    listener = LiveProgress(open_console(quiet=quiet, as_json=as_json, verbose=verbose))
+    fp32: dict[str, Any] = {}
+    if conf is not None or naming != Naming():
+        fp32 = {"config": naming.applied(conf), "criterion": criterion, "listener": listener}
     try:
-        written = write(
-            directory, layout, output, name=name, huggingface=huggingface, overwrite=overwrite, **fp32
-        )
+        with interruptible("Nothing was written."), closing(listener):
+            written = write(
+                directory, layout, output, name=name, huggingface=huggingface, overwrite=overwrite, **fp32
+            )
     except CriterionError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from error

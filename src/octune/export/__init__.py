@@ -75,7 +75,7 @@ def save_as(result: Result, folder: Path, layout: str, *, overwrite: bool = Fals
     """A result's model in the layout of a server: ``folder`` is the model's own, below the server's."""
     chosen, folder = layout_named(layout), folder.absolute()
     with tempfile.TemporaryDirectory(prefix="octune-export-") as place:
-        saved = Saved.read(artifact.save(result, Path(place) / folder.name))
+        saved = Saved.read(artifact.save(result, Path(place) / folder.name), run=result)
         request = None if result.saving is None else result.saving.request
         output = folder.parent if chosen.per_model else folder
         return _write(chosen, saved, output, request, overwrite=overwrite)

@@ -18,6 +18,7 @@ from octune.folders import check_replaceable, complete_or_absent, sums
 
 if TYPE_CHECKING:
     from octune.job import Request
+    from octune.result import Result
 
 __all__ = ["Layout", "Saved"]
 
@@ -26,7 +27,10 @@ RECORD = "octune-export.json"
 
 @dataclass(frozen=True)
 class Saved:
-    """A saved model, checked: its manifest, its files, and the name that a server is to know it by."""
+    """A saved model, checked: its manifest, its files, and the name that a server is to know it by.
+
+    ``run`` is the result that it came from, where that is at hand, for a report.
+    """
 
     folder: Path
     name: str
@@ -34,6 +38,7 @@ class Saved:
     huggingface: Path | None
     servable: Servable
     twin_of: Mapping[str, Any] | None = None
+    run: Result | None = None
 
     @classmethod
     def read(
@@ -42,6 +47,7 @@ class Saved:
         name: str | None = None,
         companions: Path | None = None,
         twin_of: Mapping[str, Any] | None = None,
+        run: Result | None = None,
     ) -> Saved:
         """Read and check a folder that ``result.save`` wrote. ``twin_of`` is the manifest of the model whose
         twin it is.
@@ -59,7 +65,7 @@ class Saved:
         own = folder / huggingface.FOLDER
         companions = companions or (own if own.is_dir() else None)
         servable = backend_named(data["framework"]).servable(folder, data["backend"])
-        return cls(folder, name, data, companions, servable, twin_of)
+        return cls(folder, name, data, companions, servable, twin_of, run)
 
     def write(self, form: str, folder: Path, stem: str | None = None) -> None:
         """Write the model in one of its formats, its files renamed if a stem is given."""

@@ -30,8 +30,9 @@ __all__ = ["onnx_twin", "same_plan"]
 
 def onnx_twin(saved: Saved, request: Request, place: Path) -> Saved:
     """The twin of a saved model, saved in a folder below ``place``."""
-    folder = artifact.save(_tried(saved.manifest, request), place / saved.name)
-    return Saved.read(folder, saved.name, saved.huggingface, twin_of=saved.manifest)
+    result = _tried(saved.manifest, request)
+    folder = artifact.save(result, place / saved.name)
+    return Saved.read(folder, saved.name, saved.huggingface, twin_of=saved.manifest, run=result)
 
 
 def _tried(manifest: Mapping[str, Any], request: Request) -> Result:
