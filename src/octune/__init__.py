@@ -14,6 +14,7 @@ from octune.criterion import Absolute, Criterion, Relative, Verdict
 from octune.engine.events import Listener
 from octune.errors import OctuneError
 from octune.plan import Op, Plan, Scheme
+from octune.quantized import save
 from octune.replay import replay
 from octune.result import Result, Trial
 from octune.score import Score
@@ -44,5 +45,6 @@ __all__ = [
     "load",
     "quantize",
     "replay",
+    "save",
     "tune",
 ]

@@ -24,6 +24,7 @@ from octune.evaluation.metrics import Metric
 from octune.evidence import Evidence
 from octune.job import Job, Request, as_config
 from octune.plan import Op, Plan, Scheme
+from octune.quantized import remember
 from octune.replay import record
 from octune.report.listening import listening
 from octune.result import Result, Saving, Trial, fp32_beside
@@ -285,7 +286,8 @@ def quantize(
 ) -> Any:
     """Apply ``plan``, or the fastest one, in one go. Nothing is checked: use :func:`tune` to keep the score.
 
-    Without ``calibration`` data only dynamic schemes are used.
+    Without ``calibration`` data only dynamic schemes are used. :func:`octune.save` writes what it returns to
+    a folder.
     """
     job = Job.of(Request(model, calibration, config=config, unchecked=True))
     with job:
@@ -302,4 +304,7 @@ def quantize(
         log.warning(
             "quantize: %r was applied as it is; accuracy was not checked. octune.tune() checks it.", plan
         )
-        return study.backend.apply(plan, ranges)
+        made, backend = study.backend.apply(plan, ranges), study.backend
+        saving = Saving(backend.name, backend.limit.safe_on, backend.writer(), job.huggingface)
+        remember(made, plan, saving, job.environment)
+        return made

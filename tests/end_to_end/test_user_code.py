@@ -5,6 +5,7 @@ model.
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import json
 import math
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -993,3 +995,21 @@ def test_a_model_tuned_without_calibration_data_can_be_loaded(data: Digits, tmp_
     model = octune.load(result.save(tmp_path / "model"))
     with torch.no_grad():
         assert torch.allclose(model(data.test), result.model(data.test), atol=1e-5)
+
+
+def test_what_quantize_returns_can_be_saved(data: Digits, tmp_path: Path) -> None:
+    quantized = octune.quantize(data.model(), calibration=data.batches(), config=config())
+    octune.save(quantized, tmp_path / "model")
+    loaded = octune.load(tmp_path / "model", factory=network)
+    assert torch.equal(loaded(data.test), quantized(data.test))
+    told = json.loads((tmp_path / "model" / "octune.json").read_text())
+    assert told["met"] is False
+    assert "accuracy was not checked" in told["stopped_because"]
+    with pytest.raises(ArtifactError, match="exists and is not empty"):
+        octune.save(quantized, tmp_path / "model")
+    with pytest.raises(ArtifactError, match=r"Sequential is not what octune\.quantize returned"):
+        octune.save(data.model(), tmp_path / "other")
+    maker = weakref.ref(quantized)
+    del quantized
+    gc.collect()
+    assert maker() is None, "what is remembered keeps the model alive"
