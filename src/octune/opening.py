@@ -15,6 +15,7 @@ changed: it runs as it would where it is deployed. This is what ``octune check``
 from __future__ import annotations
 
 import importlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ INSIDE = (
     "1/model.onnx", "1/model.xml", "1/saved_model.pb",
 )  # fmt: skip
 OWN = (MANIFEST, "saved_model.pb", "saved_model.pbtxt")
+LITE = (".tflite", ".lite")
 PICKLED = (".pt", ".pth", ".bin", ".pkl")
 EXPECTED = (
     "Expected a folder that Octune saved, an .onnx, .xml, .tflite, .pb, .keras or .pt2 file, a SavedModel or "
@@ -84,7 +86,11 @@ def import_framework(source: str | Path) -> None:
         backend_named(manifest(path)["framework"])
     elif (path / "config.json").is_file():
         backend_named("pytorch")
-        importlib.import_module("transformers")
+        transformers = importlib.import_module("transformers")
+        for name in json.loads((path / "config.json").read_text()).get("architectures") or ():
+            getattr(transformers, name, None)  # imports the code of that model
+    elif path.suffix.lower() in LITE:
+        importlib.import_module("octune.backends.litert").interpreter()
     elif path.is_dir() or path.suffix.lower() in FILES:
         backend_named(FILES.get(path.suffix.lower(), ("tensorflow", ""))[0])
 
@@ -113,7 +119,7 @@ def _folder(path: Path, threads: int | None) -> Opened:
 
 def _file(path: Path, threads: int | None) -> Opened:
     suffix = path.suffix.lower()
-    if suffix in (".tflite", ".lite"):
+    if suffix in LITE:
         from octune.backends.litert import open_tflite
 
         return open_tflite(path, Source("LiteRT file", str(path), path, threads=threads))

@@ -27,24 +27,24 @@ def bench(
         ),
     ],
     batch: Annotated[
-        str | None, typer.Option(help="Samples in a call: one number, or several as 1,8,32.  [default: 1]")
+        str | None, typer.Option(help="Samples in a call: one number, or several as 1,8,32. Default: 1.")
     ] = None,
     sequence: Annotated[
         str | None,
         typer.Option(
-            help="Tokens in a sample: one number, or several as 128,384.  [default: the model's own, or 128]"
+            help="Tokens in a sample: one number, or several as 128,384. Default: the model's own, or 128."
         ),
     ] = None,
     instances: Annotated[
         int | None,
-        typer.Option(help="Processes that run at once, each pinned to its own cores.  [default: 1]"),
+        typer.Option(help="Processes that run at once, each pinned to its own cores. Default: 1."),
     ] = None,
     cores: Annotated[
-        int | None, typer.Option(help="Cores of each instance.  [default: all there are, shared out]")
+        int | None, typer.Option(help="Cores of each instance. Default: all there are, shared out.")
     ] = None,
     seconds: Annotated[float, typer.Option(help="How long each model is timed at each size.")] = 3.0,
     warmup: Annotated[
-        int | None, typer.Option(help="Calls before timing starts; fewer for a slow model.  [default: 5]")
+        int | None, typer.Option(help="Calls before timing starts; fewer for a slow model. Default: 5.")
     ] = None,
     iterations: Annotated[
         int | None, typer.Option(help="Timed calls of each instance, instead of --seconds.")
@@ -94,12 +94,12 @@ def bench(
             data=data,
             say=say,
         )
-    if plot is not None:
-        draw(outcome, plot)
     if as_json:
         typer.echo(json.dumps(outcome.to_json(), indent=1))
     else:
         Console().print(bench_table(outcome))
+    if plot is not None:
+        draw(outcome, plot)
 
 
 def _numbers(option: str, text: str | None) -> tuple[int, ...] | None:

@@ -1,5 +1,5 @@
 """LiteRT (TensorFlow Lite): files in its format are run, not made."""
 
-from octune.backends.litert.opened import open_tflite
+from octune.backends.litert.opened import interpreter, open_tflite
 
-__all__ = ["open_tflite"]
+__all__ = ["interpreter", "open_tflite"]

@@ -18,7 +18,7 @@ from octune.backends.opened import Array, Coverage, Opened, Port, Source, bytes_
 from octune.errors import MissingDependency, ModelError, summary
 from octune.machine import probe_machine
 
-__all__ = ["open_tflite"]
+__all__ = ["interpreter", "open_tflite"]
 
 SIGNATURE = "serving_default"
 # The ops with weights, and where the weight is among their inputs.
@@ -29,15 +29,16 @@ def open_tflite(path: Path, source: Source) -> Opened:
     """The file in an interpreter."""
     if not path.is_file():
         raise ModelError(f"There is no file {path}. Expected a .tflite file.")
-    make = _interpreter()
+    make = interpreter()
     try:
-        interpreter = make(model_path=str(path), num_threads=source.threads or probe_machine().cores)
-        return OpenedTflite(interpreter, source, bytes_of(path))
+        made = make(model_path=str(path), num_threads=source.threads or probe_machine().cores)
+        return OpenedTflite(made, source, bytes_of(path))
     except (ValueError, RuntimeError) as error:
         raise ModelError(f"{path} cannot be read as a .tflite file: {summary(error)}") from error
 
 
-def _interpreter() -> Any:
+def interpreter() -> Any:
+    """The class that runs such files, of whichever package is installed."""
     for module, *attributes in (("ai_edge_litert.interpreter",), ("tensorflow", "lite")):
         try:
             found: Any = importlib.import_module(module)
