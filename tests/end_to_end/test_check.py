@@ -207,3 +207,19 @@ def test_what_onnx_runtime_makes_of_a_real_bert(shared: Path, check: Check, tmp_
     assert out.startswith("undecidable with 20 items")
     assert check(folder, tmp_path / "dynamic.onnx", *data, *few, "--confidence", "95%")[0] == 1
     assert check(folder, tmp_path / "dynamic.onnx", *data, "--samples", 128, "--criterion", "5%")[0] == 0
+
+
+def test_the_workflow_for_ci_names_real_options() -> None:
+    import typer
+    import yaml
+
+    from octune.cli import app
+
+    root = Path(__file__).resolve().parents[2]
+    workflow = yaml.safe_load((root / "examples/ci/check.yml").read_text())
+    (job,) = workflow["jobs"].values()
+    (command,) = [step["run"] for step in job["steps"] if "octune check" in step.get("run", "")]
+    group: Any = typer.main.get_command(app)
+    known = {option for parameter in group.commands["check"].params for option in parameter.opts}
+    used = {word for word in command.replace("\\\n", " ").split() if word.startswith("--")}
+    assert {"--data", "--criterion", "--confidence", "--junit"} <= used <= known

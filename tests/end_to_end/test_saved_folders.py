@@ -27,6 +27,7 @@ from octune.backends.batches import Inputs
 from octune.cli import app
 from octune.errors import ArtifactError
 from octune.machine import pretending, probe_machine
+from octune.opening import open_model
 from octune.result import Result
 from tests.backends.torch.models import tiny_bert, token_batches
 from tests.digits import Digits, config
@@ -126,6 +127,12 @@ def test_a_compiled_model_has_a_form_for_other_cpus(
     native = octune.load(folder)
     assert isinstance(native, CompiledModel)
     assert np.array_equal(outputs(native, {"x": noisy}), outputs(compiled, {"x": noisy}))
+    opened = open_model(folder)
+    (answers,) = opened.run({opened.inputs[0].name: noisy}).values()
+    assert np.array_equal(answers, outputs(compiled, {"x": noisy}))
+    assert opened.coverage is not None
+    assert opened.coverage.int8 > 0
+    assert opened.size > 0
     with pretending(AVX2):
         portable = octune.load(folder)
     assert not isinstance(portable, CompiledModel)

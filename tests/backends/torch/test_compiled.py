@@ -21,6 +21,7 @@ from octune.backends.torch.lowering import lower
 from octune.calibration import Ranges
 from octune.errors import UnsupportedError
 from octune.machine import probe_machine
+from octune.opening import open_model
 from tests.backends.contract import calibrated, int8_plan
 from tests.backends.torch.models import image_batches, small_cnn, tiny_bert, token_batches
 
@@ -141,6 +142,15 @@ class TestCompiledBert:
         inputs, _ = token_batches(1)[0]
         with torch.no_grad():
             assert torch.equal(compiled(inputs["input_ids"]).logits, int8(inputs["input_ids"]).logits)
+
+    def test_opened_it_runs_as_native_code_whatever_the_ids_are_kept_in(self, parts: Any) -> None:
+        _, _, _, compiled = parts
+        alone = CompiledModel(compiled._runner, compiled.package, compiled.signature, None)
+        inputs, _ = token_batches(1)[0]
+        model = open_model(alone)
+        found = model.run({name: value.int().numpy() for name, value in inputs.items()})["logits"]
+        assert np.array_equal(found, compiled(**inputs).logits.numpy())
+        assert {port.name for port in model.inputs} == set(inputs)
 
     def test_saved_it_runs_in_a_fresh_process(self, parts: Any, tmp_path: Path) -> None:
         backend, _, _, compiled = parts
