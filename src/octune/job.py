@@ -197,7 +197,7 @@ class Job:
 
         return {
             "at": time.time(),
-            "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            "command": _command(),
             "folder": os.getcwd(),
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -229,6 +229,14 @@ def as_config(config: Config | str | Path | dict[str, Any] | None) -> Config:
     if isinstance(config, Config):
         return config
     return load_config(config) if isinstance(config, str | Path) else parse_config(config, source="config")
+
+
+def _command() -> str:
+    """What was typed to start this process; nothing where it was Python itself, a notebook for example."""
+    program = Path(sys.argv[0]).name if sys.argv else ""
+    if program in ("", "-", "-c"):
+        return ""
+    return shlex.join(["python", *sys.argv] if program.endswith(".py") else [program, *sys.argv[1:]])
 
 
 def _settings(config: Config, materials: Materials) -> Settings:

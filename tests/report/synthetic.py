@@ -83,7 +83,7 @@ def _trial(rng: Any, number: int, names: list[str], harms: dict[str, float], bas
     worst = sorted(names, key=lambda name: -harms[name])[: number + 1]
     plan = Plan({name: Scheme.fp32() if name in worst else PLAIN for name in names})
     answers = base.copy()
-    lost = rng.choice(base.size, size=max(4, 90 - 3 * number), replace=False)
+    lost = rng.choice(base.size, size=base.size * max(4, 90 - 3 * number) // 2000, replace=False)
     answers[lost] = 0.0
     ms = 22.0 + 0.3 * number
     return Trial(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import shutil
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -20,6 +21,7 @@ from octune.report.html.page import gather
 from octune.report.html.views.ops import op_rows
 from octune.report.html.watch import Watch
 from tests.digits import config, digits
+from tests.report.synthetic import workspace
 
 
 def text(page: str) -> str:
@@ -90,7 +92,8 @@ def test_a_run_that_was_cut_anywhere(finished: octune.Result, tmp_path: Path) ->
         # The process that wrote it is this one, which is alive.
         assert facts.state == ("running" if "run" in events[:kept] else "stopped")
         seen = text(render(facts))
-        assert "under way" in seen or "stopped before its end" in seen
+        assert ("under way" in seen) == (facts.state == "running")
+        assert ("octune resume" in seen) == (facts.state == "stopped")
         assert (facts.result is not None) == ("baseline" in events[:kept])
 
 
@@ -107,7 +110,8 @@ def test_a_run_that_failed_says_why(tmp_path: Path) -> None:
             config={**config(), "workspace": {"path": str(tmp_path)}},
         )
     page = render(gather(tmp_path))
-    assert "The run failed" in text(page)
+    assert "The run failed." in text(page)
+    assert f"octune resume {tmp_path}" in text(page)
     assert "the disk with the labels is gone <b>" in text(page)
     assert "gone <b>" not in page, "escaped"
 
@@ -198,3 +202,32 @@ def test_answers_that_flipped_are_shown(labelled: bool, tmp_path: Path) -> None:
         assert flip["image"] in page
     assert f"{len(flips)} of {formats.plural(verdict.lost, 'item')} that flipped" in text(page)
     assert ("Without labels" in text(page)) != labelled
+
+
+def test_the_model_in_a_workspace_stands_for_its_run(finished: octune.Result, tmp_path: Path) -> None:
+    assert finished.workspace is not None
+    whole = tmp_path / "run"
+    shutil.copytree(finished.workspace, whole)
+    (whole / "model").mkdir()
+    (whole / "model" / "octune.json").write_text("{}")
+    assert gather(whole / "model").journal.folder == whole
+    shutil.copytree(whole / "model", tmp_path / "elsewhere" / "model")
+    with pytest.raises(WorkspaceError):
+        gather(tmp_path / "elsewhere" / "model")
+
+
+def test_headlines_own_up_to_doubt(tmp_path: Path) -> None:
+    busy = workspace(tmp_path / "busy", ops=16, trials=30)
+    lines = (busy / "journal.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    for record in records:
+        if record["event"] == "trial":
+            record["answer"]["load"] = 0.9
+    (busy / "journal.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert "too busy to say how fast it is" in text(render(gather(busy)))
+    few = workspace(tmp_path / "few", ops=16, trials=30, items=60)
+    facts = gather(few)
+    assert facts.result is not None
+    assert facts.result.best.verdict is not None
+    assert facts.result.best.verdict.undecidable
+    assert "60 items are too few to be sure" in text(render(facts))

@@ -162,4 +162,5 @@ def _run(
         )
     else:
         console.print(result_table(result, str(saved)))
+        console.print(f"see it with: octune report {folder}", highlight=False, soft_wrap=True)
     raise typer.Exit(0 if result.met else 1)

@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from octune.artifact import MANIFEST
+from octune.engine.journal import JOURNAL
 from octune.errors import MissingDependency, OctuneError, WorkspaceError
 from octune.evidence import Evidence
 from octune.report.html import formats
@@ -48,7 +50,10 @@ View = TypeVar("View")
 def gather(source: Result | str | Path) -> Facts:
     """The facts of a result, or of the run in a workspace."""
     if not isinstance(source, Result):
-        return Facts.of(Evidence.read(source))
+        folder = Path(source)
+        saved = (folder / MANIFEST).exists() and not (folder / JOURNAL).exists()
+        # octune tune saves the model into its workspace
+        return Facts.of(Evidence.read(folder.resolve().parent if saved else folder))
     if source.evidence is None:
         raise WorkspaceError(
             "This result was not made by a run of this version, so it has nothing to report."

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from octune.engine.journal import RANGES
+from octune.engine.journal import JOURNAL, RANGES
 from octune.errors import OctuneError, WorkspaceError
 from octune.evidence import Evidence
 from octune.report.html.facts import Facts
@@ -102,7 +102,7 @@ class Watch:
 
     def _digest(self, facts: Facts | None) -> str:
         seen: list[Any] = [None if facts is None else facts.state]
-        for name in ("journal.jsonl", RANGES):
+        for name in (JOURNAL, RANGES):
             try:
                 stat = (self.folder / name).stat()
                 seen.append((stat.st_size, stat.st_mtime_ns))

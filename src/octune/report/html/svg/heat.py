@@ -17,9 +17,11 @@ ROW = 24
 FAINTEST = 0.08
 
 
-def harm_picture(view: HeatView, width: float) -> str:
-    """The harm of plain int8, on a scale of powers of ten."""
+def harm_picture(view: HeatView, width: float) -> str | None:
+    """The harm of plain int8, on a scale of powers of ten; None where it was not measured."""
     values = [op.harm for op in view.cells.values() if op.harm]
+    if not values:
+        return None
     return _map(view, width, "harm", "heat-bad", lambda op: op.harm, Log.around(values, 0, 1), formats.harm)
 
 

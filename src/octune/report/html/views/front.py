@@ -108,7 +108,7 @@ def _point(
         high=ends[1] if ends else None,
         fast=spread.p10 if spread else None,
         slow=spread.p90 if spread else None,
-        chosen=trial.key == result.best.key,
+        chosen=trial.key == result.best.key and (facts.ended or not fp32),
         front=front,
         tip=_tip(facts, trial),
     )
@@ -156,5 +156,5 @@ def _row(facts: Facts, result: Result, trial: Trial) -> TrialRow:
         trial.seconds,
         "error" if trial.error else outcome,
         trial.error or "",
-        trial.key == result.best.key,
+        trial.key == result.best.key and (facts.ended or trial.form != "fp32"),
     )

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
+from octune.engine.journal import JOURNAL
 from octune.report.html import formats
 from octune.report.html.facts import Facts
 
@@ -82,5 +83,5 @@ def _sittings(facts: Facts) -> list[_Sitting]:
 
 def _last_sign(facts: Facts) -> float:
     """Now, if the run goes on; else when its journal was last written."""
-    path = None if facts.journal.folder is None else facts.journal.folder / "journal.jsonl"
+    path = None if facts.journal.folder is None else facts.journal.folder / JOURNAL
     return time.time() if facts.state == "running" or path is None else path.stat().st_mtime

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from octune.criterion import DEFAULT_LEVEL, Verdict
+from octune.evaluation.agreement import Agreement
 from octune.report.html import formats
 from octune.report.html.facts import Facts
 from octune.report.text import megabytes, selection_bias
@@ -43,20 +44,20 @@ def verdict_view(facts: Facts) -> VerdictView:
         "failed": ("bad", "failed"),
     }[facts.state]
     result = facts.result
-    sentences = () if result is None else tuple(_sentences(facts, result))
-    return VerdictView(tone, badge, _headline(facts), sentences, () if result is None else _tiles(result))
+    sentences = [*_end(facts), *([] if result is None else _sentences(facts, result))]
+    tiles = () if result is None else _tiles(facts.metric, result)
+    return VerdictView(tone, badge, _headline(facts), tuple(sentences), tiles)
 
 
 def _headline(facts: Facts) -> str:
     result = facts.result
     if facts.state == "failed":
-        return f"The run failed: {facts.journal.ended_by_error}"
-    if facts.state in ("running", "stopped"):
+        return "The run failed."
+    if facts.state == "stopped":
+        return "The run stopped before its end."
+    if facts.state == "running":
         stage = facts.journal.last("stage")
-        doing = "" if stage is None else f": {stage['detail']}"
-        if facts.state == "running":
-            return f"The run is under way{doing}."
-        return f"The run stopped before its end{doing}. Go on with: octune resume {facts.journal.folder}"
+        return f"The run is under way{'' if stage is None else ': ' + stage['detail']}."
     assert result is not None  # a run that has ended has one
     if result.best.form == "fp32":
         return f"The fp32 model is handed back: {result.stopped_because}."
@@ -64,9 +65,10 @@ def _headline(facts: Facts) -> str:
         return f"The closest int8 model is handed over: {result.stopped_because}."
     verdict, speed = result.best.verdict, result.best.speed
     unsure = verdict is not None and verdict.undecidable
-    words = ["The int8 model meets the criterion" if unsure else "The int8 model keeps its score"]
+    kept = "keeps to the answers of fp32" if facts.metric == Agreement.name else "keeps its score"
+    words = [f"The int8 model {'meets the criterion' if unsure else kept}"]
     if speed is not None and not speed.disturbed:
-        words.append(f" and runs {formats.times(speed.ratio)} as fast")
+        words.append(f" {'and' if speed.ratio >= 1 else 'but'} runs {formats.times(speed.ratio)} as fast")
     if verdict is not None and unsure:
         words.append(f", though {formats.plural(verdict.n or 0, 'item')} are too few to be sure")
     if speed is not None and speed.disturbed:
@@ -74,12 +76,22 @@ def _headline(facts: Facts) -> str:
     return f"{''.join(words)}."
 
 
+def _end(facts: Facts) -> list[str]:
+    """Why a run did not come to its end, and how to go on."""
+    if facts.state not in ("failed", "stopped"):
+        return []
+    stage, error = facts.journal.last("stage"), facts.journal.ended_by_error
+    said = [] if error is None else [f"{error.rstrip('.')}."]
+    said += [] if stage is None else [f"Its last stage: {stage['detail']}."]
+    return [*said, f"Go on with: octune resume {facts.journal.folder}."]
+
+
 def _sentences(facts: Facts, result: Result) -> list[str]:
     metric, baseline, trial = facts.metric, result.baseline, facts.shown
     if baseline.score is None:
         return []
     if trial is None or trial.score is None or trial.verdict is None:
-        return [f"fp32: {metric} {baseline.score}. Asked for: {result.criterion}."]
+        return [f"So far: {metric} of fp32 {baseline.score}. Asked for: {result.criterion}."]
     verdict = trial.verdict
     name = (
         f"Trial {facts.number(trial)}: "
@@ -95,6 +107,8 @@ def _sentences(facts: Facts, result: Result) -> list[str]:
         f"{name}{metric} {formats.score(trial.score.value)} against {formats.score(baseline.score.value)} in "
         f"fp32, {by}; a loss of {formats.score(verdict.allowed)} is allowed ({result.criterion})."
     ]
+    if facts.metric == Agreement.name:
+        said.append("There are no labels: this is how far int8 agrees with fp32, not how often it is right.")
     said += certainty(verdict)
     if result.best.form == "fp32" and trial.speed is not None:
         said.append(f"It runs {trial.speed} as fast as fp32.")
@@ -140,12 +154,12 @@ def certainty(verdict: Verdict) -> list[str]:
     return said
 
 
-def _tiles(result: Result) -> tuple[Tile, ...]:
+def _tiles(metric: str, result: Result) -> tuple[Tile, ...]:
     best, baseline = result.best, result.baseline
     if best.form == "fp32" or best.score is None or baseline.score is None:
         return ()
     drop = "" if best.verdict is None else f"{formats.signed(-best.verdict.drop)} against fp32"
-    tiles = [Tile("score", formats.score(best.score.value), drop)]
+    tiles = [Tile(metric, formats.score(best.score.value), drop)]
     if best.speed is not None:
         speed = best.speed
         tiles.append(
