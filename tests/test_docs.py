@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,13 @@ def test_octune_commands_and_their_options_exist(page: Path) -> None:
 def test_the_readme_names_every_command() -> None:
     named = {line.split()[1] for line in commands(ROOT / "README.md") if line.startswith("octune ")}
     assert {name for name in named if not name.startswith("--")} == set(cli())
+
+
+def test_the_readme_names_every_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    text = (ROOT / "README.md").read_text()
+    for name in set(extras) - {"dev", "docs"}:  # those two are for contributors
+        assert f"`{name}`" in text or f"[{name}]" in text, name
 
 
 @pages
