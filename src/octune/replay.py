@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from octune.cost.latency import Timed
 from octune.criterion import Criterion, Verdict
 from octune.engine.journal import Journal
 from octune.errors import WorkspaceError
@@ -88,6 +89,7 @@ def retold(evidence: Evidence) -> Result:
         workspace=folder,
         certified=_certified(journal, criterion, best),
         batch=ended.get("batch"),
+        fp32_in_form=None if ended.get("fp32_in_form") is None else Timed.from_json(ended["fp32_in_form"]),
         evidence=evidence,
     )
 
@@ -99,6 +101,7 @@ def record(result: Result) -> dict[str, Any]:
         "met": result.met,
         "best": result.best.key,
         "batch": result.batch,
+        "fp32_in_form": None if result.fp32_in_form is None else result.fp32_in_form.to_json(),
         "stopped_because": result.stopped_because,
         "ops": [op.to_json() for op in result.ops],
         "notes": list(result.notes),

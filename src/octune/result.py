@@ -180,6 +180,8 @@ class Result:
     nothing was faster, ``best`` and ``model`` are the closest or the fp32 baseline, and ``stopped_because``
     says so. ``certified`` is the final word on ``best`` from data that was held out of the search, where that
     was asked for. Latencies are those of a batch of ``batch`` samples on ``threads`` threads.
+    ``fp32_in_form`` is fp32 in the form of ``best`` (compiled, OpenVINO), where that was timed; the rest of
+    the gain is int8's own (``int8_gain``).
     """
 
     met: bool
@@ -199,6 +201,7 @@ class Result:
     workspace: Path | None = None
     certified: Verdict | None = None
     batch: int | None = None
+    fp32_in_form: Timed | None = None
     saving: Saving | None = field(default=None, repr=False, compare=False)
     evidence: Evidence | None = field(default=None, repr=False, compare=False)  # all that was recorded
 
@@ -224,6 +227,13 @@ class Result:
         the more luck is in the score of the best one.
         """
         return len({trial.plan for trial in self.trials if trial.complete})
+
+    @property
+    def int8_gain(self) -> float | None:
+        """How many times faster int8 is than fp32 in the same form."""
+        if self.fp32_in_form is None or self.best.speed is None:
+            return None
+        return self.best.speed.ratio / self.fp32_in_form.speed.ratio
 
     @property
     def threads(self) -> int | None:

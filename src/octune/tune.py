@@ -15,7 +15,7 @@ from typing import Any
 from octune.calibration import Ranges
 from octune.config import Config
 from octune.cost import weight_bytes
-from octune.cost.latency import FP32
+from octune.cost.latency import FP32, Timed
 from octune.cost.load import BUSY
 from octune.criterion import Criterion
 from octune.engine import Study
@@ -85,6 +85,7 @@ def _tune(request: Request) -> Result:
         study.baseline()
         study.prepare(job.calibration)
         stopped, best, space, ranges, ops = "", None, Space({}), Ranges(), study.backend.ops()
+        compared: Timed | None = None
         try:
             for samples in job.sample_options:
                 ops, ranges, space = look(job, samples)
@@ -96,9 +97,10 @@ def _tune(request: Request) -> Result:
                     break
             if best is not None and job.config.performance.compile == "auto" and not study.stop.interrupted:
                 study.finalists(best, ranges)
+                compared = _compare_fp32(study, job, ranges)
         except KeyboardInterrupt:
             study.stop.interrupted = True
-        result = conclude(job, ops, space, study.stop.reason if study.stop.interrupted else stopped)
+        result = conclude(job, ops, space, study.stop.reason if study.stop.interrupted else stopped, compared)
         study.listener.result(result)
         return result
 
@@ -181,7 +183,26 @@ def _smallest(trials: Sequence[Trial]) -> list[Trial]:
     return [trial for trial in trials if (trial.size or 0) == least]
 
 
-def conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Result:
+def _compare_fp32(study: Study, job: Job, ranges: Ranges) -> Timed | None:
+    """fp32 in the form of the winner, if it is not eager; and a word on the eager one, where people deploy
+    that.
+    """
+    wanted, winner = job.config.performance.compare_fp32, _fastest_passing(study, job)
+    if winner is None or winner.form == "eager":
+        return None
+    eager = next((t for t in study.trials if t.form == "eager" and t.plan == winner.plan), None)
+    if study.backend.eager_title and eager is not None and eager.speed is not None:
+        study.note(
+            f"{study.backend.eager_title} is {eager.speed} as fast as fp32; the winner runs as {winner.form}"
+        )
+    if wanted == "never" or study.stop.interrupted:
+        return None
+    return study.fp32_in_form(winner.form, ranges, always=wanted == "always")
+
+
+def conclude(
+    job: Job, ops: tuple[Op, ...], space: Space, stopped: str, compared: Timed | None = None
+) -> Result:
     """Choose what is handed over: the fastest that passes, else the closest that failed, else fp32 itself."""
     study = job.study
     assert study.baseline_trial is not None  # tune() has scored it, or raised
@@ -242,6 +263,7 @@ def conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resul
         workspace=study.journal.folder,
         certified=certified,
         batch=study.stopwatch.batch,
+        fp32_in_form=compared if best.form != "fp32" else None,
         saving=Saving(
             study.backend.name,
             study.backend.limit.safe_on,

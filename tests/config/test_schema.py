@@ -49,6 +49,7 @@ DEFAULTS = {
     "performance.threads": None,
     "performance.batch_size": None,
     "performance.compile": "auto",
+    "performance.compare_fp32": "auto",
     "performance.streams": 1,
     "performance.portable": True,
     "performance.cores_per_instance": None,

@@ -649,3 +649,31 @@ def test_no_two_plans_have_the_same_label() -> None:
     labels = [trial.reason for trial in trials if trial is not None]
     assert len(set(labels)) == 3
     assert labels[:2] == ["one in float", "one in float; a in fp32"]
+
+
+def compared(monkeypatch: pytest.MonkeyPatch, how: str) -> Result:
+    """A run whose winner is compiled, and three times as fast as compiled fp32."""
+    made = study()
+    with_latencies(monkeypatch, made, fp32=0.012, eager=0.006, compiled=0.002)
+    backend = fake(made)
+    monkeypatch.setattr(Fake, "fp32_forms", frozenset({"compiled"}))
+    backend.forms = [lambda plan: Finalist("compiled", Model(plan, 0.002 if plan.names("int8") else 0.006))]
+    return tuned(monkeypatch, made, parse_config({"performance": {"compare_fp32": how}}))
+
+
+def test_fp32_is_timed_in_the_form_of_the_winner(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = compared(monkeypatch, "always")
+    assert result.best.form == "compiled"
+    assert result.speedup == pytest.approx(6.0)
+    assert result.fp32_in_form is not None
+    assert result.fp32_in_form.speed.ratio == pytest.approx(2.0)
+    assert result.int8_gain == pytest.approx(3.0)
+    assert "of which  3.00x by int8 itself: fp32 in the same form (compiled) takes 6.00 ms" in str(result)
+    assert result.to_dict()["int8_gain"] == pytest.approx(3.0)
+
+
+def test_fp32_is_not_timed_in_that_form_unless_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = compared(monkeypatch, "never")
+    assert result.best.form == "compiled"
+    assert result.fp32_in_form is None
+    assert "of which" not in str(result)

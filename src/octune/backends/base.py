@@ -156,6 +156,10 @@ class Backend(ABC):
     name: ClassVar[str]
     limits_again: ClassVar[bool] = False  # whether load() can make the weights of a saved model smaller
     limit: Limit  # what its int8 weights keep to: set by __init__
+    # Forms of finalists that fp32 can be made in, too; and the eager form's name, where that is what people
+    # deploy.
+    fp32_forms: ClassVar[frozenset[str]] = frozenset()
+    eager_title: ClassVar[str] = ""
 
     @classmethod
     @abstractmethod

@@ -156,6 +156,13 @@ class Performance(Section):
     compile: Annotated[Literal["auto", "never"], *word("auto", "never")] = Field(
         "auto", description="Whether the final model may be compiled: auto where it is faster, or never."
     )
+    compare_fp32: Annotated[Literal["auto", "always", "never"], *word("auto", "always", "never")] = Field(
+        "auto",
+        description=(
+            "Whether fp32 is timed in the winner's form as well (compiled, OpenVINO), to show what int8 "
+            "itself gains: auto where making that form took less time than the rest of the run."
+        ),
+    )
     cores_per_instance: Positive | None = Field(
         None,
         description="Cores of each instance in 'octune bench'; elsewhere 'threads', where that is left out.",

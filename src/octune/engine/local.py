@@ -61,6 +61,9 @@ class Study:
     baseline_trial: Trial | None = None
     pairing: Pairing = field(default_factory=Pairing)
     notes: list[str] = field(default_factory=list)
+    making: dict[str, float] = field(
+        default_factory=dict
+    )  # seconds that each form of the winner took to make
 
     def __post_init__(self) -> None:
         self.clock = Clock(self.listener, self.journal)
@@ -325,13 +328,46 @@ class Study:
             return
         self.clock.enter("finalists", "compiling the winner")
         try:
+            begun = time.perf_counter()
             for finalist in self.backend.finalists(winner.plan, ranges, self.stopwatch.example):
+                self.making[finalist.form] = time.perf_counter() - begun
                 self._finalist(finalist.form, finalist.model, winner, ranges)
+                begun = time.perf_counter()
         except KeyboardInterrupt:
             self.stop.interrupted = True
         except Exception as error:
             log.debug("finalist", exc_info=True)
             self.note(f"the winner stays eager int8: {type(error).__name__}: {summary(error)}")
+
+    def fp32_in_form(self, form: str, ranges: Ranges, *, always: bool) -> Timed | None:
+        """How fast fp32 is in a form that int8 has won in: what is left is what int8 itself gains. None where
+        fp32 has no such form, or where it would take longer to make than all the rest of the run.
+        """
+        known = any(record["form"] == form for record in self.journal.records("fp32 form"))
+        seconds, left = self.making.get(form, 0.0), self.stop.left
+        cheap = 2 * seconds < self.stop.seconds and (left is None or seconds < left)
+        if form not in self.backend.fp32_forms or not (always or known or cheap):
+            return None
+
+        def timed() -> dict[str, Any] | None:
+            self.clock.enter("comparison", f"fp32 in the winner's form ({form})")
+            plan = Plan({op.name: Scheme.fp32() for op in self.backend.ops()})
+            for finalist in self.backend.finalists(plan, ranges, self.stopwatch.example):
+                found = self._speed(finalist.model) if finalist.form == form else None
+                if found is not None:
+                    return found.to_json()
+            return None
+
+        try:
+            answer = self.journal.once("fp32 form", {"form": form}, timed)
+        except KeyboardInterrupt:
+            self.stop.interrupted = True
+            return None
+        except Exception as error:
+            log.debug("fp32 form", exc_info=True)
+            self.note(f"fp32 could not be timed as {form}: {type(error).__name__}: {summary(error)}")
+            return None
+        return None if answer is None else Timed.from_json(answer)
 
     def _finalist(self, form: str, model: Any, winner: Trial, ranges: Ranges) -> None:
         key, rival = _key(form, winner.plan, ranges), winner.speed or FP32

@@ -33,6 +33,8 @@ def as_data(result: Result, saved_to: str | Path | None = None) -> dict[str, Any
         "trials": [_short(trial) for trial in result.trials],
         "batch": result.batch,
         "threads": result.threads,
+        "fp32_in_form": None if result.fp32_in_form is None else result.fp32_in_form.to_json(),
+        "int8_gain": result.int8_gain,
         "plan": result.plan.to_json(),
         "kept": dict(result.kept),
         "notes": list(result.notes),

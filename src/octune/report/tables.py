@@ -38,6 +38,11 @@ def result_table(result: Result, saved_to: str | None = None) -> RenderableType:
     if conditions(result):
         table.add_row("  measured at", "", conditions(result))
     table.add_row("speed-up, measured in turns", "1.00x", "-" if best.speed is None else str(best.speed))
+    if result.fp32_in_form is not None and result.int8_gain is not None:
+        same = f"{result.fp32_in_form.latency_ms:.2f} ms"
+        table.add_row(
+            f"  fp32 in the same form ({best.form})", same, f"{result.int8_gain:.2f}x by int8 itself"
+        )
     table.add_row("weights", megabytes(baseline.size), megabytes(best.size))
     counts = ", ".join(
         f"{count} {dtype}" for dtype, count in sorted(result.plan.counts().items(), reverse=True)

@@ -14,6 +14,7 @@ __all__ = [
     "in_evaluations",
     "megabytes",
     "milliseconds",
+    "own_gain",
     "plural",
     "selection_bias",
     "spent",
@@ -82,6 +83,17 @@ def spent(result: Result) -> str:
     )
 
 
+def own_gain(result: Result) -> str:
+    """What int8 gains by itself, where fp32 was timed in the same form."""
+    other, gain = result.fp32_in_form, result.int8_gain
+    if other is None or gain is None:
+        return ""
+    return (
+        f"{gain:.2f}x by int8 itself: fp32 in the same form ({result.best.form}) takes "
+        f"{other.latency_ms:.2f} ms, {other.speed} as fast as fp32 as it came"
+    )
+
+
 def headline(result: Result) -> str:
     """What came of it, in one line."""
     best, score = result.best, result.baseline.score
@@ -113,6 +125,8 @@ def story(result: Result) -> str:
     if best.speed is not None and best.latency_ms is not None:
         where = f" at {conditions(result)}" if conditions(result) else ""
         lines.append(f"  latency   {milliseconds(best)}{where}, {best.speed} as fast as fp32 ({best.form})")
+    if result.fp32_in_form is not None and result.int8_gain is not None:
+        lines.append(f"  of which  {own_gain(result)}")
     lines.append(f"  size      {megabytes(baseline.size)} -> {megabytes(best.size)}")
     counts = ", ".join(
         f"{count} {dtype}" for dtype, count in sorted(result.plan.counts().items(), reverse=True)

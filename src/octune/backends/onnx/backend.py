@@ -53,6 +53,8 @@ class OnnxBackend(Backend):
     """Works on an ``.onnx`` file or a ``ModelProto``; neither is changed."""
 
     name = "onnx"
+    fp32_forms = frozenset(runtime.name for runtime in RUNTIMES[1:])
+    eager_title = f"model.onnx in plain {ONNX_RUNTIME.title}"
 
     @classmethod
     def accepts(cls, model: object) -> bool:

@@ -56,6 +56,7 @@ class TorchBackend(Backend):
     """Works on an unmodified ``nn.Module``: no stubs, no fusion by hand, no tracing until the very end."""
 
     name = "pytorch"
+    fp32_forms = frozenset({"compiled"})
     limits_again = True
 
     @classmethod
