@@ -17,7 +17,7 @@ pytest.importorskip("tensorflow")
 import tensorflow as tf
 
 import octune
-from octune import Result
+from octune import Plan, Result
 from octune.errors import CriterionError, UnsupportedError
 from octune.export import export
 from tests.backends.tensorflow.subjects import SIZE, digits, graph_def, saved_model
@@ -107,6 +107,20 @@ def test_litert_follows_the_plan(tmp_path: Path) -> None:
     card = (written / "README.md").read_text()
     assert "int8 (litert)" in card
     assert "n=500" in card
+
+
+def test_litert_computes_gelu(tmp_path: Path) -> None:
+    from octune.backends.base import Settings
+    from octune.backends.tensorflow.to_litert import to_litert
+
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [None, 8], name="x")
+        tf.identity(tf.nn.gelu(x, approximate=False) + tf.math.erf(x), name="y")
+    file, _ = to_litert(graph.as_graph_def(), Settings(("x",), ("y",)), Plan({}))
+    (tmp_path / "gelu.tflite").write_bytes(file)
+    given = np.linspace(-4, 4, 80, dtype=np.float32).reshape(10, 8)
+    got = interpreter(tmp_path / "gelu.tflite").get_signature_runner()(x=given)["y"]
+    np.testing.assert_allclose(got, tf.nn.gelu(given) + tf.math.erf(given), atol=2e-6)
 
 
 def test_a_litert_file_that_fails_is_not_written(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.lite.python import schema_py_generated as schema
 from tensorflow.lite.tools import flatbuffer_utils
 
@@ -41,7 +42,8 @@ def to_litert(model: Any, settings: Settings, plan: Plan) -> tuple[bytes, set[st
     frozen = take(model, settings).frozen
     with tempfile.TemporaryDirectory(prefix="octune-litert-") as place:
         try:
-            write_served(flat_function(frozen.graph_def, frozen.inputs, frozen.outputs), Path(place))
+            graph_def = _without_erf(frozen.graph_def)
+            write_served(flat_function(graph_def, frozen.inputs, frozen.outputs), Path(place))
             converted = tf.lite.TFLiteConverter.from_saved_model(place).convert()
         except Exception as error:  # its passes raise exceptions of any class
             raise UnsupportedError(
@@ -51,6 +53,35 @@ def to_litert(model: Any, settings: Settings, plan: Plan) -> tuple[bytes, set[st
     wanted = set(plan.names("int8"))
     found = {name for graph in file.subgraphs for name in _quantize(file, graph, wanted)}
     return bytes(flatbuffer_utils.convert_object_to_bytearray(file)), found
+
+
+def _without_erf(graph_def: GraphDef) -> GraphDef:
+    """The same graph with the error function, which LiteRT lacks and every GELU has, in ops that it has."""
+    with tf.Graph().as_default() as template:
+        _erf(tf.compat.v1.placeholder(tf.float32, name="x"))
+    made = GraphDef()
+    made.CopyFrom(graph_def)
+    del made.node[:]
+    for node in graph_def.node:
+        if node.op != "Erf":
+            made.node.append(node)
+            continue
+        names = {one.name: f"{node.name}/{one.name}" for one in template.as_graph_def().node}
+        names |= {"x": node.input[0], "y": node.name}
+        for one in template.as_graph_def().node:
+            if one.name != "x":
+                copied = made.node.add()
+                copied.CopyFrom(one)
+                copied.name = names[one.name]
+                copied.input[:] = [names[name] for name in one.input]
+    return made
+
+
+def _erf(x: Any) -> Any:
+    """Abramowitz and Stegun, 7.1.26: off by at most 1.5e-7."""
+    t = 1.0 / (1.0 + 0.3275911 * tf.abs(x))
+    series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
+    return tf.multiply(tf.sign(x), 1.0 - series * tf.exp(-x * x), name="y")
 
 
 def _quantize(file: Any, graph: Any, wanted: set[str]) -> set[str]:
