@@ -77,6 +77,7 @@ def onnx_digits() -> Path:
 def tensorflow_digits() -> Path:
     import keras
     import tensorflow as tf
+    from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
     folder = _folder("tensorflow")
     model = keras.Sequential([keras.Input((64,), name="x")])
@@ -87,6 +88,9 @@ def tensorflow_digits() -> Path:
         dense.set_weights([layer.weight.detach().numpy().T, layer.bias.detach().numpy()])
     model.save(folder / "model.keras")
     model.export(folder / "saved", verbose=False)
+    loaded = tf.saved_model.load(str(folder / "saved"))
+    frozen = convert_variables_to_constants_v2(loaded.signatures["serving_default"])
+    (folder / "frozen.pb").write_bytes(frozen.graph.as_graph_def().SerializeToString())
     converter = tf.lite.TFLiteConverter.from_saved_model(str(folder / "saved"))
     (folder / "fp32.tflite").write_bytes(converter.convert())
     converter.optimizations = [tf.lite.Optimize.DEFAULT]

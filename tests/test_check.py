@@ -118,6 +118,15 @@ def test_objects_batches_and_functions_as_metric() -> None:
     assert found.fp32.score.value == pytest.approx(digits().accuracy(model))
 
 
+def test_data_in_another_order_is_told() -> None:
+    images, labels = digits().test, digits().labels
+    dataset = torch.utils.data.TensorDataset(images, labels)
+    shuffled = torch.utils.data.DataLoader(dataset, batch_size=100, shuffle=True)
+    found = octune.check(digits().model(), digits().model(), shuffled, metric="accuracy", timing=False)
+    assert found.flips is None
+    assert any("do not shuffle" in note for note in found.notes)
+
+
 def test_a_mean_error_knows_no_flips(tmp_path: Path) -> None:
     images, model = digits().test.numpy(), digits().model()
     with torch.no_grad():

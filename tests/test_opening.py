@@ -122,7 +122,12 @@ def test_an_exported_program(images: Any, answers: Any, tmp_path: Path) -> None:
 def test_tensorflow_in_every_form(images: Any, answers: Any, tmp_path: Path) -> None:
     folder = tensorflow_digits()
     tuned(str(folder / "saved")).save(tmp_path / "octune")
-    exact = {"model.keras": "Keras file", "saved": "SavedModel", "fp32.tflite": "LiteRT file"}
+    exact = {
+        "frozen.pb": "frozen graph",
+        "model.keras": "Keras file",
+        "saved": "SavedModel",
+        "fp32.tflite": "LiteRT file",
+    }
     for name, kind in exact.items():
         with closing(open_model(folder / name)) as model:
             (found,) = model.run(images).values()

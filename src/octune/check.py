@@ -100,16 +100,27 @@ def check(
             batch=rows,
             flips=flips,
             failure=failure,
-            notes=[*batches.notes, *_notes(chosen, flips), *evaluator.notes(pairing), *pair.notes],
+            notes=[
+                *batches.notes,
+                *_notes(chosen, baseline, score, flips),
+                *evaluator.notes(pairing),
+                *pair.notes,
+            ],
             seconds=time.perf_counter() - begun,
             environment={"machine": probe_machine().to_json(), "threads": threads or probe_machine().cores},
         )
 
 
-def _notes(metric: Metric, flips: Sequence[Flip] | None) -> Iterator[str]:
+def _notes(
+    metric: Metric, baseline: Score, score: Score | None, flips: Sequence[Flip] | None
+) -> Iterator[str]:
     if isinstance(metric, Agreement):
         yield "no labels are used: what is judged is agreement with fp32, not accuracy"
-    if flips is None:
+    if score is None:
+        return
+    if baseline.items is not None and score.items is None:
+        yield "the data came in another order for int8, so items cannot be compared: do not shuffle it"
+    elif flips is None:
         yield f"{metric.name} knows no right and wrong answers here, so none can flip"
 
 

@@ -172,6 +172,11 @@ def test_mistakes_exit_with_2_and_say_what_to_do(check: Check, tmp_path: Path) -
         assert (code, out) == (2, ""), words
         assert said in err.replace("\n", " "), (words, err)
         assert "Traceback" not in err
+    check(fp32, tmp_path / "nowhere.onnx", "--data", data, "--junit", tmp_path / "check.xml")
+    root = ElementTree.parse(tmp_path / "check.xml").getroot()
+    (error,) = root.iter("error")
+    assert (root.get("errors"), root.get("failures")) == ("1", "0")
+    assert "nowhere.onnx" in (error.get("message") or "")
 
 
 @pytest.mark.slow

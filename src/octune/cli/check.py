@@ -13,7 +13,7 @@ from octune.cli.completion import metrics, tasks
 from octune.cli.console import interruptible, open_console
 from octune.cli.options import AsJson, Quiet, Tokenizer, Verbose
 from octune.config import Config, load_config
-from octune.errors import ConfigError
+from octune.errors import ConfigError, OctuneError
 
 YAML = (".yaml", ".yml")
 
@@ -94,18 +94,17 @@ def check(
     settings = _settings(config, data, task, tokenizer, metric, confidence, samples, batch_size, threads)
     console = open_console(quiet=quiet, as_json=as_json, verbose=verbose)
     from octune.check import check as run
-    from octune.report.check import check_table, flips_text, verdict_line
+    from octune.report.check import check_table, flips_text, junit_error, verdict_line
     from octune.report.check import junit as junit_xml
 
-    with interruptible("Nothing was written."), console.status("") as status:
-        found = run(
-            fp32,
-            int8,
-            config=settings,
-            criterion=_criterion(criterion),
-            timing=timing,
-            progress=status.update,
-        )
+    asked: dict[str, Any] = {"config": settings, "criterion": _criterion(criterion), "timing": timing}
+    try:
+        with interruptible("Nothing was written."), console.status("") as status:
+            found = run(fp32, int8, **asked, progress=status.update)
+    except OctuneError as error:
+        if junit is not None:  # a CI that looks for the file should find out why there is no verdict
+            junit.write_bytes(junit_error(f"{int8} against {fp32}", str(error)))
+        raise
     if junit is not None:
         junit.write_bytes(junit_xml(found))
     if flips is not None:

@@ -161,7 +161,11 @@ class AgreementEvaluator(MetricEvaluator):
         key = number, *pairing.kinds.items()
         wanted = self._fp32_answers.get(key)
         if wanted is None:
-            wanted = list(self._metric.predictions(self._backend.run(self._fp32, inputs), pairing.kinds))
+            wanted = (
+                found
+                if model is self._fp32
+                else list(self._metric.predictions(self._backend.run(self._fp32, inputs), pairing.kinds))
+            )
         # Only data that can be picked by number is the same under that number each time; a loader may
         # shuffle.
         if self._batches.pick is not None:

@@ -19,7 +19,7 @@ from octune.report.text import megabytes
 if TYPE_CHECKING:
     from octune.comparison import Check, Side
 
-__all__ = ["check_table", "check_text", "flips_text", "junit", "verdict_line"]
+__all__ = ["check_table", "check_text", "flips_text", "junit", "junit_error", "verdict_line"]
 
 STYLES = {"pass": "bold green", "fail": "bold red", "undecidable": "bold yellow"}
 
@@ -85,36 +85,41 @@ def check_text(check: Check) -> str:
 
 def junit(check: Check) -> bytes:
     """JUnit XML with one test case, as CI systems read it: it fails where ``octune check`` exits with 1."""
-    failed = not check.met
-    time = f"{check.seconds:.3f}"
-    counts = {"tests": "1", "failures": str(int(failed)), "errors": "0", "skipped": "0", "time": time}
+    name = f"{check.int8.name} against {check.fp32.name}: {check.metric}"
+    suites, case = _junit_case(name, check.seconds, failures=int(not check.met))
+    known = {"outcome": check.outcome, "criterion": str(check.criterion), "metric": check.metric}
+    for what, fp32, int8 in rows(check):
+        known |= {f"{what} ({side})": text for side, text in (("fp32", fp32), ("int8", int8)) if text}
+    listed = ElementTree.Element("properties")
+    for what, text in known.items():
+        ElementTree.SubElement(listed, "property", {"name": what, "value": _printable(text)})
+    suites[0].insert(0, listed)
+    if not check.met:
+        told = {"message": _printable(verdict_line(check)), "type": check.outcome}
+        ElementTree.SubElement(case, "failure", told).text = _printable(check_text(check))
+    ElementTree.SubElement(case, "system-out").text = _printable(check_text(check))
+    return _written(suites)
+
+
+def junit_error(name: str, message: str) -> bytes:
+    """The same where there is no verdict: a test case that could not be run."""
+    suites, case = _junit_case(name, 0.0, errors=1)
+    ElementTree.SubElement(case, "error", {"message": _printable(message), "type": "error"})
+    return _written(suites)
+
+
+def _junit_case(
+    name: str, seconds: float, *, failures: int = 0, errors: int = 0
+) -> tuple[ElementTree.Element, ElementTree.Element]:
+    time = f"{seconds:.3f}"
+    counts = {"tests": "1", "failures": str(failures), "errors": str(errors), "skipped": "0", "time": time}
     suites = ElementTree.Element("testsuites", {"name": "octune check", **counts})
     suite = ElementTree.SubElement(suites, "testsuite", {"name": "octune check", **counts})
-    properties = ElementTree.SubElement(suite, "properties")
-    known = {"outcome": check.outcome, "criterion": str(check.criterion), "metric": check.metric}
-    known |= {
-        f"{name} ({side})": value
-        for name, *both in rows(check)
-        for side, value in zip(("fp32", "int8"), both, strict=True)
-        if value
-    }
-    for name, value in known.items():
-        ElementTree.SubElement(properties, "property", {"name": name, "value": value})
-    case = ElementTree.SubElement(
-        suite,
-        "testcase",
-        {
-            "classname": "octune.check",
-            "name": f"{check.int8.name} against {check.fp32.name}: {check.metric}",
-            "time": time,
-        },
-    )
-    if failed:
-        failure = ElementTree.SubElement(
-            case, "failure", {"message": _printable(verdict_line(check)), "type": check.outcome}
-        )
-        failure.text = _printable(check_text(check))
-    ElementTree.SubElement(case, "system-out").text = _printable(check_text(check))
+    named = {"classname": "octune.check", "name": _printable(name), "time": time}
+    return suites, ElementTree.SubElement(suite, "testcase", named)
+
+
+def _written(suites: ElementTree.Element) -> bytes:
     ElementTree.indent(suites)
     text: bytes = ElementTree.tostring(suites, encoding="utf-8", xml_declaration=True)
     return text
