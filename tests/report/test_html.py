@@ -6,6 +6,9 @@ import html
 import json
 import re
 import shutil
+import signal
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -157,6 +160,26 @@ def test_watching_is_for_this_machine_and_says_what_it_cannot_do(tmp_path: Path)
     for arguments in ([str(tmp_path), "--port", "1"], [str(tmp_path / "none"), "--watch"]):
         with pytest.raises(OctuneError):
             CliRunner().invoke(app, ["report", *arguments], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_ctrl_c_ends_watching_with_the_report_so_far(
+    begun: bool, finished: octune.Result, tmp_path: Path
+) -> None:
+    assert finished.workspace is not None
+    if begun:
+        lines = (finished.workspace / "journal.jsonl").read_bytes().splitlines(keepends=True)
+        (tmp_path / "journal.jsonl").write_bytes(b"".join(lines[:6]) + lines[6][:9])
+    command = [sys.executable, "-m", "octune", "report", str(tmp_path), "--watch", "--port", "0"]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    assert run.stdout.readline().startswith("watching")
+    run.send_signal(signal.SIGINT)
+    _, err = run.communicate(timeout=60)
+    assert run.returncode == (0 if begun else 130), err
+    assert "Traceback" not in err
+    assert (tmp_path / "report.html").exists() == begun
+    assert ("no run has begun" in err) != begun
 
 
 def test_watching_a_run_that_has_ended_writes_its_report(finished: octune.Result, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from octune.cli.app import app
+from octune.engine.journal import JOURNAL
 from octune.errors import ConfigError
 
 PORT = 8733
@@ -34,7 +35,9 @@ def report(
     ] = False,
     port: Annotated[
         int | None,
-        typer.Option(help=f"Where --watch serves, on this machine only; 0: any. Default: {PORT}."),
+        typer.Option(
+            min=0, max=65535, help=f"Where --watch serves, on this machine only; 0: any. Default: {PORT}."
+        ),
     ] = None,
 ) -> None:
     """Show a run as one HTML file: verdict, trials, every op, where the time went. Nothing is run."""
@@ -45,6 +48,9 @@ def report(
         raise ConfigError("--port is where --watch serves. Add --watch, or leave --port out.")
     if watch:
         _watch(directory, PORT if port is None else port)
+        if not (directory / JOURNAL).exists():
+            typer.echo(f"no run has begun in {directory}", err=True)
+            raise typer.Exit(130)
     written = [write_report(directory, output or directory / "report.html")]
     if model_explorer is not None:
         written += write_overlays(gather(directory), model_explorer)
@@ -59,8 +65,8 @@ def _watch(directory: Path, port: int) -> None:
     if not directory.is_dir():
         raise ConfigError(f"{directory} is not a folder. Expected the workspace of a run.")
     with Watch(directory, port) as served:
-        typer.echo(f"watching {directory} at {served.url}, until the run ends or Ctrl-C")
         try:
+            typer.echo(f"watching {directory} at {served.url}, until the run ends or Ctrl-C")
             served.until_it_ends()
         except KeyboardInterrupt:
             typer.echo("")

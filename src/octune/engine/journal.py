@@ -113,7 +113,10 @@ class Journal:
             self.append("start", {"version": VERSION, **header})
 
     def _recover(self, path: Path) -> None:
-        os.truncate(path, self._load(path))
+        kept = self._load(path)
+        if kept < path.stat().st_size:
+            log.warning("the last line of %s was cut short by a crash: that trial is run again", path)
+        os.truncate(path, kept)
 
     def _load(self, path: Path) -> int:
         """Take in all whole lines; returns how many bytes they have."""
@@ -131,8 +134,7 @@ class Journal:
                             f"{path}, line {number} is damaged ({error}). Delete the lines from there on to "
                             "resume."
                         ) from error
-                    log.warning("the last line of %s was cut short by a crash: that trial is run again", path)
-                    break
+                    break  # by a crash, or while it is being written
                 kept += len(line)
         return kept
 
