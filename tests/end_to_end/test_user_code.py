@@ -596,7 +596,7 @@ def test_evaluate_must_be_a_function(data: Digits) -> None:
         tune(data, 0.9)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("model", [object(), 3, [nn.Linear(2, 2)], nn.Linear])
+@pytest.mark.parametrize("model", [object(), 3, [nn.Linear(2, 2)]])
 def test_what_is_no_model(data: Digits, model: Any) -> None:
     with pytest.raises(ModelError, match="no backend knows"):
         tune(data, data.accuracy, model=model)
