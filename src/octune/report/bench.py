@@ -27,10 +27,10 @@ def bench_table(outcome: Bench) -> RenderableType:
     table.add_column("model")
     for heading in ("batch", *(["tokens"] if sequences else [])):
         table.add_column(heading, justify="right")
-    for heading in ("median ms", "p90 ms", "p99 ms", "samples/s", "peak MB"):
+    for heading in ("median", "p90", "p99", "per s", "MB"):
         table.add_column(heading, justify="right", no_wrap=True)
     if len(letters) > 1:
-        table.add_column("speed-up over A", min_width=len("no difference"))
+        table.add_column("over A", min_width=len("no difference"))
     last: tuple[int, int | None] | None = None
     for row in outcome.rows:
         size = (row.batch, row.sequence)
@@ -57,7 +57,10 @@ def bench_table(outcome: Bench) -> RenderableType:
         for row in outcome.rows
         if row.error
     ]
-    parts: list[RenderableType] = [table, Text(), *map(Text, lines)]
+    meaning = "median, p90 and p99 in milliseconds; samples per second; peak memory" + (
+        "; speed-up over A with its interval" if len(letters) > 1 else ""
+    )
+    parts: list[RenderableType] = [table, Text(meaning, style="dim"), Text(), *map(Text, lines)]
     if outcome.busy:
         parts.append(Text(outcome.busy, style="yellow"))
     return Group(*parts)
