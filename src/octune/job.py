@@ -212,12 +212,12 @@ class Job:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, Exception) and self.study.baseline_trial is None:
-            self.study.journal.discard()
-        elif error is not None:
+        if error is not None:
             self.study.journal.append(
                 "failed", {"at": time.time(), "error": f"{type(error).__name__}: {summary(error)}"}
             )
+        if isinstance(error, Exception) and self.study.baseline_trial is None:
+            self.study.journal.discard()
         self.study.journal.close()
         self.study.backend.close()
 

@@ -11,7 +11,9 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -101,22 +103,45 @@ def test_a_run_that_was_cut_anywhere(finished: octune.Result, tmp_path: Path) ->
 
 
 def test_a_run_that_failed_says_why(tmp_path: Path) -> None:
-    def broken(model: object) -> float:
-        raise ValueError("the disk with the labels is gone <b>")
+    data, scored = digits(), []
 
-    data = digits()
-    with pytest.raises(OctuneError):
+    class Gone:
+        def __iter__(self) -> Iterator[Any]:
+            if scored:  # one batch is tried before fp32 is scored
+                raise ValueError("the disk with the data is gone <b>")
+            return iter(data.batches())
+
+    def score(model: Any) -> float:
+        scored.append(model)
+        return data.accuracy(model)
+
+    with pytest.raises(ValueError, match="is gone"):
         octune.tune(
             data.model(),
-            calibration=data.batches(),
-            evaluate=broken,
+            calibration=Gone(),
+            evaluate=score,
             config={**config(), "workspace": {"path": str(tmp_path)}},
         )
     page = render(gather(tmp_path))
     assert "The run failed." in text(page)
     assert f"octune resume {tmp_path}" in text(page)
-    assert "the disk with the labels is gone <b>" in text(page)
+    assert "the disk with the data is gone <b>" in text(page)
     assert "gone <b>" not in page, "escaped"
+    assert formats.score(data.accuracy(data.model())) in text(page), "what is known is told"
+
+
+def test_a_run_whose_model_cannot_be_scored_says_so_in_a_folder_that_was_there(tmp_path: Path) -> None:
+    data = digits()
+    with pytest.raises(OctuneError):
+        octune.tune(
+            data.model(),
+            calibration=data.batches(),
+            evaluate=lambda model: 1 / 0,
+            config={**config(), "workspace": {"path": str(tmp_path)}},
+        )
+    seen = text(render(gather(tmp_path)))
+    assert "The run failed." in seen
+    assert "division by zero" in seen
 
 
 def test_what_cannot_be_reported_is_refused(tmp_path: Path) -> None:
