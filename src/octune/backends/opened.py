@@ -121,7 +121,7 @@ class Opened(ABC):
         except Exception as error:  # every runtime has exceptions of its own
             raise DataError(
                 f"{self.name} ({self.kind}) cannot be run on the data: {type(error).__name__}: "
-                f"{summary(error)}. It takes: {', '.join(map(str, self.inputs))}."
+                f"{summary(error).removesuffix('.')}. It takes: {', '.join(map(str, self.inputs))}."
             ) from error
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 

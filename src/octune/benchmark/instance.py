@@ -77,7 +77,8 @@ class Instance:
         if "error" in answer:
             # made without its __init__, which may take something else than the text
             kind = getattr(errors, answer["kind"], ModelError)
-            raise OctuneError.__new__(kind, f"{self.source}: {answer['error']}")
+            text = answer["error"]
+            raise OctuneError.__new__(kind, text if self.source in text else f"{self.source}: {text}")
         return answer
 
     def ask(self, what: str, **options: Any) -> dict[str, Any]:
