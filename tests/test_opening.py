@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,23 @@ def test_module_and_factory(images: Any, answers: Any) -> None:
             assert str(model.coverage) == "0 of 3"
             assert model.size == 4 * sum(p.numel() for p in digits().model().parameters())
     assert open_model(FACTORY).name == FACTORY
+
+
+def test_pytorch_models_of_other_quantizers(images: Any, answers: Any) -> None:
+    from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig, quantize_
+
+    float_bytes = open_model(digits().model()).size
+    dynamic, weights_only = digits().model(), digits().model()
+    quantize_(dynamic, Int8DynamicActivationInt8WeightConfig())
+    quantize_(weights_only, Int8WeightOnlyConfig())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        own = torch.ao.quantization.quantize_dynamic(digits().model(), {torch.nn.Linear})
+    for int8, covered in ((dynamic, "3 of 3"), (weights_only, "0 of 3"), (own, "3 of 3")):
+        with closing(open_model(int8)) as model:
+            assert str(model.coverage) == covered
+            assert model.size < float_bytes / 3
+            assert 0 < np.abs(model.run(images)["output"] - answers).max() < np.ptp(answers) / 4
 
 
 def test_onnx_files_of_any_quantizer(images: Any, answers: Any) -> None:

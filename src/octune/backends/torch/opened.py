@@ -94,7 +94,12 @@ def _in_int8(module: nn.Module) -> bool | None:
     if isinstance(module, Layer):
         return isinstance(module, Int8Layer) if module.kind.rpartition("_")[2] != "embedding" else None
     if type(module).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")):
-        return True if "Linear" in type(module).__name__ or "Conv" in type(module).__name__ else None
+        name = type(module).__name__
+        return True if name.startswith(("Linear", "Conv")) and not name.endswith("PackedParams") else None
+    weight = getattr(module, "weight", None)
+    if isinstance(module, nn.Linear) and type(weight).__module__.startswith("torchao"):
+        # Without a way to quantize its input, an int8 weight is turned into floats first.
+        return "Int8" in type(weight).__name__ and getattr(weight, "act_quant_kwargs", None) is not None
     if isinstance(module, nn.Linear | nn.modules.conv._ConvNd) or TransposedLinear.recognises(module):
         return False
     return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -98,9 +98,21 @@ def weight_bytes(model: nn.Module) -> int:
     """Bytes of all distinct weights; tied ones count once."""
     model = model.eager if isinstance(model, CompiledModel) and model.eager is not None else model
     seen: dict[int, int] = {}
-    for tensor in model.state_dict().values():
+    for tensor in _stored(list(model.state_dict().values())):
         seen[tensor.data_ptr()] = max(seen.get(tensor.data_ptr(), 0), tensor.numel() * tensor.element_size())
     return sum(seen.values())
+
+
+def _stored(value: Any) -> Iterator[torch.Tensor]:
+    """The plain tensors in a module's state. PyTorch's own int8 modules keep tuples there, torchao keeps
+    tensors made of others.
+    """
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _stored(item)
+    elif isinstance(value, torch.Tensor):
+        inner = value.__tensor_flatten__()[0] if hasattr(value, "__tensor_flatten__") else None
+        yield from [value] if inner is None else _stored([getattr(value, name) for name in inner])
 
 
 def save(model: nn.Module, origin: Origin, folder: Path, example: Any = None) -> dict[str, Any]:
