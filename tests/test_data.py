@@ -47,7 +47,7 @@ def test_forms_that_can_be_walked_again(data: object) -> None:
 def test_a_generator_is_drawn_into_memory() -> None:
     batches = as_batches((n for n in range(3)), role="calibration")
     assert list(batches) == list(batches) == [0, 1, 2]
-    assert "can be iterated only once: its 3 batches were read into memory" in batches.notes[0]
+    assert "can be iterated only once: 3 batches of it were read into memory" in batches.notes[0]
 
 
 def test_an_endless_generator_ends_at_the_limit() -> None:

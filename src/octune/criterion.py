@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from octune.errors import ConfigError
+from octune.errors import ConfigError, plural
 from octune.score import Score
 from octune.statistics.intervals import Margins, margins
 from octune.statistics.sequential import SLACK
@@ -96,7 +96,7 @@ class Verdict:
         if self.low is not None:
             text += f" [{self.low:+.4f}, {self.high:+.4f}]"
         if self.lost is not None:
-            text += f", {self.lost} answers lost and {self.gained} gained of {self.n}"
+            text += f", {plural(self.lost, 'answer')} lost and {self.gained} gained of {self.n}"
         return f"{text}, {self.certainty}" if self.certainty else text
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from octune.errors import DataError
+from octune.errors import DataError, plural
 
 __all__ = ["Batches", "as_batches"]
 
@@ -121,8 +121,8 @@ def as_batches(data: Any, *, role: str, limit: int | None = None) -> Batches:
     if isinstance(data, Iterator):
         kept = list(islice(data, limit))
         note = (
-            f"the {role} data is a generator, which can be iterated only once: its {len(kept)} batches were "
-            "read into memory"
+            f"the {role} data is a generator, which can be iterated only once: "
+            f"{plural(len(kept), 'batch')} of it were read into memory"
         )
         return Batches(lambda: iter(kept), role, limit, (note,), kept.__getitem__, kept.__len__)
     pick, length = _random_access(data)

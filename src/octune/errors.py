@@ -122,6 +122,11 @@ def alike(word: str, choices: Iterable[str], limit: int = 1, cutoff: float = 0.6
     return [by_lower[found] for found in difflib.get_close_matches(word.lower(), by_lower, limit, cutoff)]
 
 
+def plural(count: int, noun: str) -> str:
+    """1 trial, 2 trials, 1,000 trials."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}{'es' if noun.endswith('ch') else 's'}"
+
+
 def short(names: Iterable[str]) -> str:
     """A few of many names, for a message."""
     listed = list(names)

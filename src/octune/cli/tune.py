@@ -30,7 +30,7 @@ from octune.cli.places import Overwrite, check_output, run_folder, saving_notes
 from octune.config import Config, load_config
 from octune.engine.journal import not_a_workspace
 from octune.engine.stop import INTERRUPTED
-from octune.errors import WorkspaceError
+from octune.errors import WorkspaceError, plural
 
 CONFIG_COPY = "config.yaml"
 Output = Annotated[
@@ -131,7 +131,6 @@ def _run(
 ) -> None:
     from octune.report.progress import LiveProgress
     from octune.report.tables import result_table
-    from octune.report.text import plural
     from octune.tune import tune as run
 
     check_output(output, overwrite=overwrite)

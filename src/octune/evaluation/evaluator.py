@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from octune.backends.base import Outputs
 from octune.data import Batches
-from octune.errors import DataError
+from octune.errors import DataError, plural
 from octune.evaluation.examples import Example, Models
 from octune.evaluation.guard import as_score, call_limited
 from octune.evaluation.metrics import Answer, Metric
@@ -320,8 +320,8 @@ class MetricEvaluator(Evaluator):
         found = list(self._metric.predictions(self._backend.run(model, inputs)))
         if len(labels) != len(found):
             raise DataError(
-                f"Batch {number} of the evaluation data has {len(labels)} labels, but the model made "
-                f"{len(found)} predictions."
+                f"Batch {number} of the evaluation data has {plural(len(labels), 'label')}, but the model "
+                f"made {plural(len(found), 'prediction')}."
             )
         return found, labels
 

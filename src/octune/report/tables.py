@@ -7,8 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from octune.criterion import DEFAULT_LEVEL, Verdict
+from octune.errors import plural
 from octune.report.progress import trial_table
-from octune.report.text import conditions, megabytes, milliseconds, plural, selection_bias, spent
+from octune.report.text import conditions, megabytes, milliseconds, selection_bias, spent
 from octune.result import Result
 
 __all__ = ["result_table"]
@@ -76,7 +77,7 @@ def result_table(result: Result, saved_to: str | None = None) -> RenderableType:
     cpu = where.get("machine", {}).get("cpu", "unknown CPU")
     versions = [f"{name} {where[name]}" for name in RUNTIMES if where.get(name)]
     parts.append(
-        Text(", ".join([f"machine: {cpu}", f"{where.get('threads', '?')} threads", *versions]), style="dim")
+        Text(", ".join([f"machine: {cpu}", plural(result.threads or 1, "thread"), *versions]), style="dim")
     )
     if saved_to is not None:
         parts.append(Text(f"saved to {saved_to}", style="bold"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from octune.errors import plural
+
 if TYPE_CHECKING:
     from octune.result import Result, Trial
 
@@ -15,7 +17,6 @@ __all__ = [
     "megabytes",
     "milliseconds",
     "own_gain",
-    "plural",
     "selection_bias",
     "spent",
     "story",
@@ -43,11 +44,6 @@ def conditions(result: Result) -> str:
         *([plural(threads, "thread")] if threads is not None else []),
     ]
     return ", ".join(known)
-
-
-def plural(count: int, noun: str) -> str:
-    """1 trial, 2 trials."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def selection_bias(result: Result) -> str:

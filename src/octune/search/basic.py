@@ -11,6 +11,7 @@ better choice.
 
 from __future__ import annotations
 
+from octune.errors import plural
 from octune.plan import Plan, Scheme
 from octune.result import Trial
 from octune.search.base import Proposal, Search, Strategy
@@ -40,7 +41,7 @@ class Basic(Strategy):
         plan = base
         for count, (_, name) in enumerate(sorted(impact), 1):
             plan = plan.with_({name: Scheme.fp32()})
-            trial = yield Proposal(plan, f"the {count} ops with the most impact in fp32")
+            trial = yield Proposal(plan, f"the {plural(count, 'op')} with the most impact in fp32")
             if trial.passed and not self.keep_going:
                 return
 

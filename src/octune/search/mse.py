@@ -9,6 +9,7 @@ The error is the label-free harm that every backend measures, so there is no fra
 
 from __future__ import annotations
 
+from octune.errors import plural
 from octune.plan import Scheme
 from octune.search.base import Proposal, Search, Strategy
 
@@ -29,7 +30,7 @@ class Mse(Strategy):
             plan = plan.with_({op: Scheme.fp32()})
             if not plan.names("int8"):
                 return  # how fp32 scores is known already
-            trial = yield Proposal(plan, f"the {count} ops with the largest error in fp32")
+            trial = yield Proposal(plan, f"the {plural(count, 'op')} with the largest error in fp32")
             # More ops in fp32 are never faster, so the first plan that passes is the best of this way.
             if trial.passed:
                 return

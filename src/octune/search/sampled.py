@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from octune.errors import MissingDependency
+from octune.errors import MissingDependency, plural
 from octune.plan import Plan
 from octune.result import Trial
 from octune.search.base import Proposal, Search, Strategy
@@ -63,7 +63,7 @@ class Random(Strategy):
                 misses += 1
                 continue
             misses = 0
-            trial = yield Proposal(plan, f"{count} ops drawn at random")
+            trial = yield Proposal(plan, f"{plural(count, 'op')} drawn at random")
             if trial.passed and not self.keep_going:
                 return
 
