@@ -66,6 +66,7 @@ def _manifest(result: Result, saving: Saving, details: dict[str, Any], staging: 
         "criterion": result.criterion.to_json(),
         "baseline": result.baseline.summary(),
         "best": result.best.summary(),
+        "batch": result.batch,
         "verdict": None if result.best.verdict is None else str(result.best.verdict),
         "stopped_because": result.stopped_because,
         "environment": dict(result.environment),

@@ -52,9 +52,21 @@ def tuned(source: Any, **config: Any) -> Result:
     return result
 
 
-def test_a_saved_model(tmp_path: Path) -> None:
-    result = tuned(saved_model(tmp_path / "fp32"))
-    folder = result.save(tmp_path / "digits")
+@pytest.fixture(scope="module")
+def fp32(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved_model(tmp_path_factory.mktemp("fp32") / "model")
+
+
+@pytest.fixture(scope="module")
+def folder(fp32: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved int8 model with all its ops in int8 but the second."""
+    kept = {"quantization": {"ops": {".*dense_1.*": {"weight": {"dtype": ["fp32"]}}}}}
+    result = tuned(fp32, **kept)
+    assert len(result.plan.names("int8")) == 2
+    return result.save(tmp_path_factory.mktemp("saved") / "digits")
+
+
+def test_a_saved_model(folder: Path, tmp_path: Path) -> None:
     written = export(folder, "tfserving", tmp_path / "models")
     assert (written / "1/saved_model.pb").exists()
     pixels = digits().test[:8]
@@ -87,15 +99,10 @@ def interpreter(path: Path) -> Any:
         return tf.lite.Interpreter(str(path))
 
 
-def test_litert_follows_the_plan(tmp_path: Path) -> None:
+def test_litert_follows_the_plan(folder: Path, fp32: Path, tmp_path: Path) -> None:
     data = digits()
     labelled = [(data.test[i : i + 100], data.labels[i : i + 100]) for i in range(0, 500, 100)]
-    kept = {"quantization": {"ops": {".*dense_1.*": {"weight": {"dtype": ["fp32"]}}}}}
-    model = saved_model(tmp_path / "fp32")
-    result = tuned(model, **kept)
-    assert len(result.plan.names("int8")) == 2
-    folder = result.save(tmp_path / "digits")
-    given = {"model": str(model), "evaluation": labelled, "metric": "accuracy", "criterion": "2%"}
+    given = {"model": str(fp32), "evaluation": labelled, "metric": "accuracy", "criterion": "2%"}
     written = export(folder, "litert", tmp_path / "lite", **given)
     opened = interpreter(written / "model.tflite")
     int8 = [one["name"] for one in opened.get_tensor_details() if one["dtype"] == np.int8]
@@ -123,9 +130,7 @@ def test_litert_computes_gelu(tmp_path: Path) -> None:
     np.testing.assert_allclose(got, tf.nn.gelu(given) + tf.math.erf(given), atol=2e-6)
 
 
-def test_a_litert_file_that_fails_is_not_written(tmp_path: Path) -> None:
-    model = saved_model(tmp_path / "fp32")
-    folder = tuned(model).save(tmp_path / "digits")
+def test_a_litert_file_that_fails_is_not_written(folder: Path, fp32: Path, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="--model"):
         export(folder, "litert", tmp_path / "lite")
     with pytest.raises(CriterionError, match="nothing was written"):
@@ -133,7 +138,7 @@ def test_a_litert_file_that_fails_is_not_written(tmp_path: Path) -> None:
             folder,
             "litert",
             tmp_path / "lite",
-            model=str(model),
+            model=str(fp32),
             evaluation=[(digits().test, digits().labels)],
             metric="accuracy",
             criterion={"absolute": -0.5},

@@ -53,7 +53,7 @@ def export(
 ) -> Path:
     """Write the model saved in ``folder`` to ``output`` in the layout of a server; returns where it is.
 
-    ``name`` is what the server calls the model; the folder's own name if left out. ``huggingface`` is a
+    ``name`` is what the server calls the model; the name of its folder if left out. ``huggingface`` is a
     folder with ``config.json`` and tokenizer, for a model that was saved without them.
 
     A PyTorch model is made again as ONNX, a TensorFlow model for LiteRT, and scored: give the fp32 ``model``
@@ -63,6 +63,7 @@ def export(
     from octune.job import Request
 
     chosen = layout_named(layout)
+    name = name or (None if chosen.per_model else Path(output).resolve().name)
     saved = Saved.read(Path(folder), name, Path(huggingface) if huggingface is not None else None)
     try:
         request = Request(**fp32) if fp32 else None
@@ -93,9 +94,10 @@ def _write(layout: Layout, saved: Saved, output: Path, request: Request | None, 
     if layout.twin is None:
         raise UnsupportedError(f"{what} Choose another layout.")
     if request is None:
+        config = saved.folder.parent / "config.yaml"  # in the workspace of 'octune tune'
         raise UnsupportedError(
             f"{what} Its plan can be applied to the converted fp32 model, and scored: name that model and "
-            "its data (--config, or --model, --task and --data)."
+            f"its data (--config {config if config.exists() else 'FILE'}, or --model, --task and --data)."
         )
     with tempfile.TemporaryDirectory(prefix="octune-export-") as place:
         return layout.export(layout.twin(saved, request, Path(place)), output, overwrite=overwrite)

@@ -19,9 +19,9 @@ def model_card(saved: Saved) -> str:
     machine = data["environment"]["machine"]
     counts = Counter(scheme["dtype"] for scheme in data["plan"].values())
     rows = [
-        ("", "fp32", f"int8 ({int8['form']})"),
+        ("", "fp32", f"int8 ({next(iter(saved.servable.formats))})"),
         ("score", _score(fp32), _score(int8)),
-        ("latency, median", _milliseconds(fp32), _milliseconds(int8)),
+        (f"latency, median{_batch(data)}", _milliseconds(fp32), _milliseconds(int8)),
         ("weights", megabytes(fp32["size"]), megabytes(int8["size"])),
     ]
     met = "met" if data["met"] else "**NOT met**"
@@ -59,6 +59,10 @@ def _score(trial: dict[str, Any]) -> str:
         return "-"
     interval = "" if score.get("low") is None else f" [{score['low']:.4f}, {score['high']:.4f}]"
     return f"{score['value']:.4f}{interval}" + ("" if score.get("n") is None else f" n={score['n']}")
+
+
+def _batch(data: dict[str, Any]) -> str:
+    return f", batch of {data['batch']}" if data.get("batch") else ""
 
 
 def _milliseconds(trial: dict[str, Any]) -> str:
