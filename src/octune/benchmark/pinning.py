@@ -28,8 +28,8 @@ def placed(instances: int = 1, cores: int | None = None) -> list[tuple[int, ...]
         raise ConfigError(f"Instances and cores must be at least 1. Got {instances} and {cores} instead.")
     if each < 1 or instances * each > len(here):
         raise ConfigError(
-            f"{instances} x {max(each, 1)} cores were asked for, and this process may use {len(here)}. Ask for "
-            "fewer instances, or fewer cores for each."
+            f"{instances} x {max(each, 1)} cores were asked for, and this process may use {len(here)}. Ask "
+            "for fewer instances, or fewer cores for each."
         )
     return [tuple(sorted(here[i * each : (i + 1) * each])) for i in range(instances)]
 
