@@ -1,6 +1,6 @@
-"""The documents' own code runs: every Python block, every ``octune`` command and every YAML file of README, docs
-and examples, as it stands, on small models. What cannot run here is listed with the reason; a block that is
-neither fails.
+"""The documents' own code runs: every Python block, every ``octune`` command and every YAML file of README,
+docs and examples, as it stands, on small models. What cannot run here is listed with the reason; a block that
+is neither fails.
 """
 
 from __future__ import annotations
