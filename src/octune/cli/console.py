@@ -29,6 +29,7 @@ def open_console(*, quiet: bool = False, as_json: bool = False, verbose: bool = 
         # Progress bars and advice of libraries would tear the live table.
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")
     return console
 
 
