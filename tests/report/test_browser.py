@@ -128,7 +128,7 @@ def test_tables_sort_by_value_and_filter_by_name(large: Path, opened: Opened) ->
     head.nth(3).click()
     assert [float(value) for value in column(4)] == harms, "numbers begin with the largest"
     head.nth(3).click()
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < 30
     assert [float(value) for value in column(4)] == harms[::-1]
     assert head.nth(3).get_attribute("aria-sort") == "ascending"
     head.nth(0).press("Enter")
@@ -193,7 +193,7 @@ def test_400_ops_are_quick(large: Path, opened: Opened) -> None:
     assert large.stat().st_size < 2_000_000
     page = opened(large)
     timing = page.evaluate("performance.getEntriesByType('navigation')[0].domComplete")
-    assert timing < 10_000
+    assert timing < 30_000
 
 
 def test_a_small_run_and_one_without_anything_yet(
