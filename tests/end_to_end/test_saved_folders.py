@@ -201,6 +201,33 @@ def test_a_model_that_cannot_be_exported_says_so_when_it_is_saved(
     assert torch.equal(again(data.test), result.model(data.test))
 
 
+class Counting(nn.Module):
+    """It makes a number of the batch size, so an exported program has only the one that it was made with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.layer(x + torch.ones(int(x.shape[0]), 64))
+        return made
+
+
+def test_a_batch_size_that_a_model_fixes_is_told(
+    data: Digits, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "octune")
+    batches = data.batches()
+    result = octune.tune(Counting(), calibration=batches, evaluate=lambda model: 1.0, config=config())
+    folder = result.save(tmp_path / "int8")
+    assert "takes batches of 16 only" in caplog.text
+    model = octune.load(folder)
+    assert torch.equal(model(batches[0]), result.model(batches[0]))
+    with pytest.raises(ArtifactError, match=r"takes batches of 16, no others.*factory="):
+        model(batches[0][:3])
+    assert octune.load(folder, factory=Counting)(batches[0][:3]).shape == (3, 10)
+
+
 # -- TensorFlow and ONNX -------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ import io
 import logging
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,28 @@ class Signature:
         return cls(
             tuple((str(t.dtype), t.ndim, shape(t)) for t in call.args),
             tuple(sorted((name, str(t.dtype), t.ndim, shape(t)) for name, t in call.kwargs.items())),
+        )
+
+    @property
+    def fixed_batch(self) -> int | None:
+        """The only batch size that the program takes, or None if it takes any."""
+        shapes = [shape for _, _, shape in self.positional] + [shape for _, _, _, shape in self.named]
+        return next((shape[0] for shape in shapes if shape), None)
+
+    def narrowed(self, shapes: Sequence[tuple[int | None, ...]]) -> Signature:
+        """With the dimensions that the model has turned out to fix, for each input in the order of the call's
+        names.
+        """
+        count = len(self.positional)
+
+        def fixed(shape: tuple[int | None, ...], found: tuple[int | None, ...]) -> tuple[int | None, ...]:
+            return tuple(
+                known if known is not None else size for known, size in zip(shape, found, strict=True)
+            )
+
+        return Signature(
+            tuple((d, n, fixed(s, f)) for (d, n, s), f in zip(self.positional, shapes[:count], strict=True)),
+            tuple((k, d, n, fixed(s, f)) for (k, d, n, s), f in zip(self.named, shapes[count:], strict=True)),
         )
 
     def matches(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
@@ -171,12 +193,27 @@ def export(model: nn.Module, call: Inputs) -> tuple[torch.export.ExportedProgram
     failures: list[Exception] = []
     for dynamic in (dynamic_dims, lambda tensor: min(1, tensor.ndim), lambda tensor: 0):
         try:
-            return _export(model, call, dynamic), Signature.of(call, dynamic)
+            program = _export(model, call, dynamic)
+            return program, Signature.of(call, dynamic).narrowed(_specialized(program))
         except Exception as error:
             failures.append(error)
             log.debug("export with other dimensions free", exc_info=True)
     first = failures[0]
     raise UnsupportedError(f"it cannot be exported ({type(first).__name__}: {summary(first)})") from first
+
+
+def _specialized(program: torch.export.ExportedProgram) -> list[tuple[int | None, ...]]:
+    """The sizes that the program takes for constants, None for those that are free: by position, then sorted
+    by name. A model that computes with ``int(x.shape[0])`` has only the batch size that it was exported with.
+    """
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    shapes = [
+        tuple(size if isinstance(size, int) else size.node.maybe_as_int() for size in values[name].shape)
+        for name in program.graph_signature.user_inputs
+    ]
+    args, kwargs = program.example_inputs
+    order = sorted(range(len(kwargs)), key=list(kwargs).__getitem__)
+    return [*shapes[: len(args)], *(shapes[len(args) + place] for place in order)]
 
 
 def _plain(call: Inputs) -> Inputs:

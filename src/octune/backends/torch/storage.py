@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from octune.backends.torch.compiled import CompiledModel, load_compiled
+from octune.backends.torch.compiled import CompiledModel, Signature, load_compiled
 from octune.backends.torch.copying import replace_module
 from octune.backends.torch.kinds import LAYERS
 from octune.backends.torch.layers import Int8Layer, Layer
@@ -152,7 +152,12 @@ def _add_program(
     try:
         if example is None:
             raise UnsupportedError("no data was seen that it could be traced with")
-        metadata["program"] = export_program(eager, example, folder / PROGRAM)
+        metadata["program"] = told = export_program(eager, example, folder / PROGRAM)
+        if (only := Signature.from_json(told["signature"]).fixed_batch) is not None:
+            metadata["notes"] = [
+                f"the saved model takes batches of {only} only, because its forward computes with the batch "
+                "size as a constant; octune.load(folder, factory=...) takes any that its class takes"
+            ]
     except Exception as error:  # exporting runs the user's forward
         (folder / PROGRAM).unlink(missing_ok=True)
         metadata["notes"] = [
