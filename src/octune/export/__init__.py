@@ -13,6 +13,7 @@ such twins as well.
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +79,8 @@ def save_as(result: Result, folder: Path, layout: str, *, overwrite: bool = Fals
     with tempfile.TemporaryDirectory(prefix="octune-export-") as place:
         saved = Saved.read(artifact.save(result, Path(place) / folder.name), run=result)
         request = None if result.saving is None else result.saving.request
+        # its listener was closed when that run ended
+        request = None if request is None else replace(request, listener=None)
         output = folder.parent if chosen.per_model else folder
         return _write(chosen, saved, output, request, overwrite=overwrite)
 
