@@ -11,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octune.cost import interleaved, latency, weight_bytes
-from octune.cost.latency import ATTEMPTS, FP32, STRETCHES, Latency, Speedup, Spread, Timed, Timing, compare
+from octune.cost.latency import (
+    ATTEMPTS,
+    FP32,
+    STRETCHES,
+    Latency,
+    Speedup,
+    Spread,
+    Timed,
+    Timing,
+    compare,
+    in_turns,
+)
 from octune.cost.load import BUSY, Patience
 from octune.plan import Op, Scheme
 
@@ -269,3 +280,26 @@ def test_a_gain_beyond_the_ceiling_is_measured_again(monkeypatch: pytest.MonkeyP
     found = bench.compare(ceiling=1.5)
     assert found.ratio == pytest.approx(1.1)
     assert bench.measured == ATTEMPTS
+
+
+# -- candidates that time themselves -------------------------------------------------------------------------
+
+
+def test_turns_are_what_candidates_say_of_them() -> None:
+    calls: list[str] = []
+
+    def turn(name: str) -> list[float]:
+        calls.append(name)
+        return [float(len(calls))]
+
+    turns = in_turns({"a": lambda: turn("a"), "b": lambda: turn("b")}, rounds=2)
+    assert calls == ["a", "b", "a", "b"]
+    assert turns == {"a": [[1.0], [3.0]], "b": [[2.0], [4.0]]}
+
+
+def test_a_difference_is_one_that_leaves_out_1() -> None:
+    assert Speedup(1.1, 1.05, 1.2).different
+    assert Speedup(0.9, 0.8, 0.95).different
+    assert not Speedup(1.01, 0.99, 1.03).different
+    assert not Speedup(1.02, 1.01, 1.03).wider(0.03).different
+    assert Speedup(1.1, 1.05, 1.2).wider(0.03).different
