@@ -9,12 +9,13 @@ once more, on the kernels that older CPUs run.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from octune.backends import Backend, Settings, backend_for
@@ -96,8 +97,6 @@ class ExactSums:
     """Subclass it, and say how a model is built."""
 
     schemes: ClassVar[tuple[Scheme, ...]] = (Scheme.int8(), Scheme.int8(granularity="per_tensor"))
-    # The grids that inputs are fed on. What a kernel reads as int8 around zero has no -128.
-    grids: ClassVar[tuple[tuple[int, int], ...]] = ((0, 255), (-128, 127))
     rounds_convolutions = False  # whether what a convolution gives is quantized again
     examples: ClassVar[int] = 3
 
@@ -119,6 +118,16 @@ class ExactSums:
         """An output laid out as (rows, channels, height, width)."""
         return y
 
+    def grids(self, shape: Shape, scheme: Scheme) -> Sequence[tuple[int, int]]:
+        """The integers that inputs are fed on: those that the op itself reads them as, or rounding them
+        would look like a sum that overflows.
+        """
+        return (0, 255), (-128, 127)
+
+    def calibrated(self, shape: Shape, grid: tuple[int, int]) -> float:
+        """Calibration must see inputs this many times as large for the levels to be those integers."""
+        return 1.0
+
     def limit(self, shape: Shape, low: int) -> Limit:
         """What weights must keep to."""
         return Limit.PAIRS
@@ -136,13 +145,13 @@ class ExactSums:
         (op,) = [op for op in backend.ops() if op.can("int8")]
         inputs = backend.split(self.batch(x))[0]
         backend.prepare(inputs)
-        ranges = collect(backend, [inputs], 1)
+        stretch = self.calibrated(shape, grid)
+        ranges = collect(backend, [backend.split(self.batch(x * np.float32(stretch)))[0]], 1)
         allowed = 2e-6 * size
         if shape.kernel and self.rounds_convolutions:
             # Half a level of its range, which is that of fp32: beyond it there is none.
-            outside = np.abs(
-                wanted - shape.sums(x.astype(np.float64), Int8Weight(weight, np.ones(1, np.float32)))[0]
-            )
+            fp32 = shape.sums(x.astype(np.float64), Int8Weight(weight, np.ones(1, np.float32)))[0]
+            outside = np.abs(wanted - fp32 * stretch)
             allowed = allowed + 0.51 * np.abs(wanted).max() / 127 + outside
         found = []
         for model in self.models(backend, Plan({op.name: scheme}), ranges, inputs):
@@ -163,17 +172,22 @@ class ExactSums:
         raise NotImplementedError
 
     def test_no_input_overflows(self, shape: Shape) -> None:
+        schemes = [scheme for scheme in self.schemes if scheme.mode != "dynamic" or not shape.kernel]
+        cases = [(scheme, grid) for scheme in schemes for grid in self.grids(shape, scheme)]
+
         @settings(max_examples=self.examples, derandomize=True, database=None)
         @given(
             seed=st.integers(0, 2**32 - 1),
             tail=st.sampled_from((0.2, 1.0, 4.0)),
-            scheme=st.sampled_from([s for s in self.schemes if s.mode != "dynamic" or not shape.kernel]),
-            grid=st.sampled_from(self.grids),
+            case=st.sampled_from(cases),
         )
-        def exact(seed: int, tail: float, scheme: Scheme, grid: tuple[int, int]) -> None:
+        def exact(seed: int, tail: float, case: tuple[Scheme, tuple[int, int]]) -> None:
+            scheme, grid = case
             errors = self.errors(shape, shape.weight(seed, tail), scheme, grid)
             assert max(errors) <= 1, f"{shape} {scheme} on {grid}: {errors}"
 
+        for case in cases:  # each at least once
+            exact = example(seed=0, tail=0.2, case=case)(exact)
         exact()
 
     def test_weights_of_8_bits_overflow_where_they_must(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,11 @@ class TestOnnxRuntime(OneOp):
 
 
 class TestOpenVino(OneOp):
-    grids = ((0, 255), (-127, 127))
     rounds_convolutions = True
+
+    def grids(self, shape: Shape, scheme: Scheme) -> Sequence[tuple[int, int]]:
+        """What it reads as int8 around zero has no -128."""
+        return (0, 255), (-127, 127)
 
     def models(self, backend: Backend, plan: Plan, ranges: Ranges, inputs: Any) -> list[Any]:
         pytest.importorskip("openvino", reason="needs OpenVINO")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -21,7 +22,6 @@ GROUPED = tuple(shape for shape in CONV if 1 < shape.groups < shape.inputs)
 
 class TestTensorFlow(ExactSums):
     schemes = (*ExactSums.schemes, Scheme.int8("dynamic"))
-    grids = ((0, 255), (-127, 127))
     rounds_convolutions = True
 
     @pytest.fixture(params=[shape for shape in LINEAR + CONV if shape not in GROUPED], ids=str)
@@ -47,6 +47,15 @@ class TestTensorFlow(ExactSums):
 
     def channels_first(self, y: Array) -> Array:
         return y.transpose(0, 3, 1, 2)
+
+    def grids(self, shape: Shape, scheme: Scheme) -> Sequence[tuple[int, int]]:
+        """Around zero, convolutions and what is quantized at run time read int8 without -128."""
+        symmetric = shape.kernel or scheme.mode == "dynamic"
+        return (0, 255), ((-127, 127) if symmetric else (-128, 127))
+
+    def calibrated(self, shape: Shape, grid: tuple[int, int]) -> float:
+        """The int8 levels of a convolution reach half a level beyond those of uint8."""
+        return 255 / 256 if shape.kernel and grid[0] < 0 else 1.0
 
     def limit(self, shape: Shape, low: int) -> Limit:
         return Limit.EVEN if shape.kernel and low < 0 else Limit.PAIRS

@@ -76,7 +76,12 @@ class Activations:
         if (x, wanted) not in self._known:
             name = self._graph.fresh(f"{node_of(x)}/quantize")
             low, high = self.constant(f"{name}/low", wanted.low), self.constant(f"{name}/high", wanted.high)
-            self._graph.add(quantize(name, x, low, high, signed=wanted.signed))
+            ends = low, high
+            if wanted.signed:
+                # oneDNN spreads all 256 levels over the range when it quantizes, and 255 when it computes.
+                reach = 127.5 * wanted.scale
+                ends = self.constant(f"{name}/from", -reach), self.constant(f"{name}/to", reach)
+            self._graph.add(quantize(name, x, *ends, signed=wanted.signed))
             self._known[x, wanted] = Quantized(f"{name}:0", low, high, wanted, self.is_matrix(x))
         return self._known[x, wanted]
 
