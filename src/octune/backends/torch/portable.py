@@ -105,8 +105,8 @@ class ProgramModel(nn.Module):
             args, kwargs = tuple(given[name] for name in first), {name: given[name] for name in names}
         if not self.signature.matches(args, kwargs) and (only := self.signature.fixed_batch) is not None:
             raise ArtifactError(
-                f"This saved model takes batches of {only}, no others: its forward computes with the batch size "
-                "as a constant. Give it such batches, or load it with its class: octune.load(folder, "
+                f"This saved model takes batches of {only}, no others: its forward computes with the batch "
+                "size as a constant. Give it such batches, or load it with its class: octune.load(folder, "
                 "factory=...)."
             )
         return self.program(*args, **kwargs)
