@@ -89,6 +89,18 @@ def test_a_frozen_graph(tmp_path: Path) -> None:
     np.testing.assert_allclose(answers["logits"], own, atol=1e-5)
 
 
+def test_a_twin_in_onnx(folder: Path, fp32: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tf2onnx")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    data = digits()
+    written = export(folder, "triton", tmp_path, model=str(fp32), calibration=data.batches(), criterion="10%")
+    session = onnxruntime.InferenceSession(str(written / "1/model.onnx"))
+    logits = session.run(["logits"], {"pixels": data.test})[0]
+    own = octune.load(folder)(pixels=tf.constant(data.test))["logits"]
+    assert np.mean(logits.argmax(1) == np.asarray(own).argmax(1)) > 0.97
+    assert not np.array_equal(logits, own)
+
+
 # -- LiteRT --------------------------------------------------------------------------------------------------
 
 
