@@ -24,8 +24,10 @@ __all__ = [
 
 
 def megabytes(size: int | None) -> str:
-    """A size in megabytes."""
-    return "-" if size is None else f"{size / 1e6:.1f} MB"
+    """A size in megabytes, or kilobytes where it is less than one."""
+    if size is None:
+        return "-"
+    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
 
 
 def milliseconds(trial: Trial) -> str:

@@ -190,7 +190,7 @@ def test_batchnorms_are_folded_only_where_nothing_else_reads_the_convolution() -
     assert not any("folded" in note for note in backend.notes)
     backend = open_backend(small_cnn())
     calibrated(backend, image_batches(1))
-    assert any("5 BatchNorms are folded" in note for note in backend.notes)
+    assert any("folded into convolutions: 5 BatchNorms" in note for note in backend.notes)
 
 
 def test_a_quantized_model_is_refused() -> None:

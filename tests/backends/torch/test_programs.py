@@ -45,7 +45,7 @@ def test_a_program_of_a_cnn_has_its_batchnorms_folded(tmp_path: Path) -> None:
     torch.export.save(program, tmp_path / "model.pt2")
     backend = TorchBackend(TorchBackend.open(str(tmp_path / "model.pt2")), Settings())
     calibrated(backend, batches)
-    assert any("5 BatchNorms are folded" in note for note in backend.notes)
+    assert any("folded into convolutions: 5 BatchNorms" in note for note in backend.notes)
 
 
 @pytest.mark.parametrize("name", ["missing.pt2", "weights.pt", "nothing/here/at/all"])

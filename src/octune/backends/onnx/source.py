@@ -33,7 +33,7 @@ from octune.backends.onnx.constants import fold_constants
 from octune.backends.onnx.graph import QDQ_OPSET, Array, Model, View, headed_like, subgraphs, unused
 from octune.backends.onnx.half import in_fp32
 from octune.backends.onnx.padding import fold_pads
-from octune.errors import ModelError, UnsupportedError, summary
+from octune.errors import ModelError, UnsupportedError, plural, summary
 
 __all__ = ["batch_is_free", "inferred", "input_slots", "nodes_of_types", "open_model", "separated"]
 
@@ -63,7 +63,7 @@ def open_model(source: str | Path | ModelProto) -> tuple[Model, list[str]]:
     fold_pads(View(model))
     folded = fold_batchnorms(View(model))
     if folded:
-        notes.append(f"{folded} BatchNorms are folded into the convolutions before them")
+        notes.append(f"folded into convolutions: {plural(folded, 'BatchNorm')}")
     return model, notes
 
 

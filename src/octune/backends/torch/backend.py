@@ -39,7 +39,7 @@ from octune.backends.torch.layers import Layer
 from octune.backends.torch.opened import OpenedTorch
 from octune.backends.torch.sources import open_model
 from octune.calibration import Ranges
-from octune.errors import DataError, ModelError, UnsupportedError
+from octune.errors import DataError, ModelError, UnsupportedError, plural
 from octune.harm import probe
 from octune.int8 import limit_for
 from octune.plan import Op, Plan, Scheme
@@ -138,7 +138,7 @@ class TorchBackend(Backend):
                 f"The model cannot be run on the calibration data: {type(error).__name__}: {error}"
             ) from error
         if folded:
-            self._notes.append(f"{len(folded)} BatchNorms are folded into the convolutions before them")
+            self._notes.append(f"folded into convolutions: {plural(len(folded), 'BatchNorm')}")
             self._found = discover(self._prepared)
 
     @staticmethod
