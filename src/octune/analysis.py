@@ -135,7 +135,7 @@ def _analyze(request: Request) -> Analysis:
                 "There is nothing to look at: analyze needs calibration data. Give calibration=, or "
                 "calibration.data in the file."
             )
-        job.study.prepare(job.calibration)
+        job.study.survey.prepare(job.calibration)
         ops, ranges, space = look(job, job.sample_options[0])
         start = begin(space)
         return Analysis(

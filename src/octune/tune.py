@@ -83,7 +83,7 @@ def _tune(request: Request) -> Result:
     with job, job.study.stop.remembering_interrupts():
         study = job.study
         study.baseline()
-        study.prepare(job.calibration)
+        study.survey.prepare(job.calibration)
         stopped, best, space, ranges, ops = "", None, Space({}), Ranges(), study.backend.ops()
         compared: Timed | None = None
         try:
@@ -108,11 +108,11 @@ def _tune(request: Request) -> Result:
 def look(job: Job, samples: int) -> tuple[tuple[Op, ...], Ranges, Space]:
     """Everything that is known before an evaluation: ops and their schemes, ranges, harm and cost."""
     study = job.study
-    ranges = study.calibrate(job.calibration, samples, job.ranges_path)
+    ranges = study.survey.calibrate(job.calibration, samples, job.ranges_path)
     ops = legal_ops(study.backend.ops(), job.config.quantization, ranges if job.calibration else None)
-    study.ops(ops, ranges)
-    harms, costs = study.harm(ops, ranges, job.calibration), _cost_table(job, ops, ranges)
-    return ops, ranges, Space.of(ops, harms, costs, study.plan_probe(ranges, job.calibration))
+    study.survey.ops(ops, ranges)
+    harms, costs = study.survey.harm(ops, ranges, job.calibration), _cost_table(job, ops, ranges)
+    return ops, ranges, Space.of(ops, harms, costs, study.survey.plan_probe(ranges, job.calibration))
 
 
 def _search(study: Study, strategy: Strategy, ranges: Ranges) -> str:
@@ -137,7 +137,11 @@ def _search(study: Study, strategy: Strategy, ranges: Ranges) -> str:
 
 def _cost_table(job: Job, ops: Sequence[Op], ranges: Ranges) -> dict[tuple[str, Scheme], float]:
     """What every op costs in every scheme, in the unit of the objective: milliseconds or bytes."""
-    return job.study.cost(ops, ranges) if job.config.tuning.objective == "performance" else weight_bytes(ops)
+    return (
+        job.study.survey.cost(ops, ranges)
+        if job.config.tuning.objective == "performance"
+        else weight_bytes(ops)
+    )
 
 
 def _faster(trial: Trial) -> bool:
@@ -271,7 +275,7 @@ def conclude(
             job.huggingface,
             job.request,
         ),
-        evidence=Evidence(study.journal, next(reversed(study.ranges.values()), Ranges())),
+        evidence=Evidence(study.journal, next(reversed(study.survey.ranges.values()), Ranges())),
     )
     study.journal.append("result", record(result))
     return result
@@ -316,8 +320,8 @@ def quantize(
         study = job.study
         if job.calibration is None:
             log.warning("quantize: no calibration data was given, so only dynamic schemes are used")
-        study.prepare(job.calibration)
-        ranges = study.calibrate(job.calibration, job.sample_options[0], None)
+        study.survey.prepare(job.calibration)
+        ranges = study.survey.calibrate(job.calibration, job.sample_options[0], None)
         if plan is None:
             ops = legal_ops(study.backend.ops(), job.config.quantization, ranges if job.calibration else None)
             plan = Space.of(ops, costs=_cost_table(job, ops, ranges)).fastest()

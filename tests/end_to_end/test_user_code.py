@@ -262,7 +262,7 @@ def test_one_number_per_item_is_paired(data: Digits, form: Callable[[Any], Any])
     assert verdict.lost is not None
     assert verdict.gained is not None
     assert verdict.drop == pytest.approx((verdict.lost - verdict.gained) / len(data.test))
-    assert "answers lost" in str(result)
+    assert " lost and " in str(result)
 
 
 def test_lower_can_be_better(data: Digits) -> None:

@@ -30,10 +30,10 @@ from octune.criterion import Absolute
 from octune.data import as_batches
 from octune.engine import Journal, Stop, Study, stopwatch
 from octune.engine.events import Listener
-from octune.engine.local import WORST
 from octune.engine.stopwatch import Stopwatch
 from octune.errors import DataError, EvaluationError
 from octune.evaluation.function import FunctionEvaluator
+from octune.harm import WORST
 from octune.int8 import limit_for
 from octune.job import Job
 from octune.plan import Op, Plan, Scheme
@@ -192,34 +192,34 @@ def test_a_journal_with_a_baseline_without_a_score_is_refused() -> None:
 
 def test_calibration_stops_at_the_number_of_samples() -> None:
     made = study()
-    ranges = made.calibrate(BATCHES, 8, None)
+    ranges = made.survey.calibrate(BATCHES, 8, None)
     assert fake(made).observed == 2
     assert (ranges["a"].low, ranges["a"].high, ranges.samples) == (-1.0, 1.0, 8)
-    assert made.calibrate(BATCHES, 1000, None)["a"].high == 3.0
+    assert made.survey.calibrate(BATCHES, 1000, None)["a"].high == 3.0
 
 
 def test_calibration_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "ranges.npz"
-    study().calibrate(BATCHES, 8, path)
+    study().survey.calibrate(BATCHES, 8, path)
     again = study()
-    assert again.calibrate(BATCHES, 8, path)["a"].high == 1.0
+    assert again.survey.calibrate(BATCHES, 8, path)["a"].high == 1.0
     assert fake(again).observed == 0
     more = study()
     # another number of samples is another calibration
-    assert more.calibrate(BATCHES, 12, path)["a"].high == 3.0
+    assert more.survey.calibrate(BATCHES, 12, path)["a"].high == 3.0
     assert fake(more).observed == 3
 
 
 def test_the_backend_gets_ready_on_a_batch_or_on_the_example() -> None:
     made = study()
-    made.prepare(BATCHES)
+    made.survey.prepare(BATCHES)
     assert (fake(made).prepared, fake(made).observed) == (1, 0)
-    made.prepare(None)
+    made.survey.prepare(None)
     assert fake(made).prepared == 2
     empty = study(example=None)
-    empty.prepare(None)
+    empty.survey.prepare(None)
     assert fake(empty).prepared == 0
-    assert len(empty.calibrate(None, 0, None)) == 0
+    assert len(empty.survey.calibrate(None, 0, None)) == 0
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e300])
@@ -227,38 +227,40 @@ def test_harm_without_measure_is_the_worst(value: float, tmp_path: Path) -> None
     with Journal.open(tmp_path, {}) as journal:
         made = study(journal=journal)
         fake(made).harms["b", INT8] = value
-        assert made.harm(OPS, made.calibrate(BATCHES, 8, None), BATCHES) == {
+        assert made.survey.harm(OPS, made.survey.calibrate(BATCHES, 8, None), BATCHES) == {
             ("a", INT8): 0.1,
             ("b", INT8): WORST,
         }
     with Journal.open(tmp_path, {}, resume=True) as journal:
         resumed = study(journal=journal)
         fake(resumed).harms = {}
-        assert resumed.harm(OPS, resumed.calibrate(BATCHES, 8, None), BATCHES)["b", INT8] == WORST
+        assert (
+            resumed.survey.harm(OPS, resumed.survey.calibrate(BATCHES, 8, None), BATCHES)["b", INT8] == WORST
+        )
 
 
 def test_cost_is_measured_once() -> None:
     made = study()
-    ranges = made.calibrate(BATCHES, 8, None)
-    cost = made.cost(OPS, ranges)
+    ranges = made.survey.calibrate(BATCHES, 8, None)
+    cost = made.survey.cost(OPS, ranges)
     assert cost["a", INT8] < cost["a", FP32]
     assert cost["b", INT8] < cost["b", FP32]
-    assert made.cost(OPS, ranges) == cost
-    assert made.cost(OPS, Ranges()) == {}
+    assert made.survey.cost(OPS, ranges) == cost
+    assert made.survey.cost(OPS, Ranges()) == {}
 
 
 def test_a_trial_is_answered_by_the_journal_if_it_was_run_before() -> None:
     calls: list[Plan] = []
     made = study(lambda model: calls.append(model.plan) or 1.0)
     made.baseline()
-    ranges = made.calibrate(BATCHES, 8, None)
+    ranges = made.survey.calibrate(BATCHES, 8, None)
     first = made.trial(ALL_INT8, "first", ranges)
     again = made.trial(ALL_INT8, "again", ranges)
     assert calls == [Plan(), ALL_INT8]
     assert first is not None
     assert again is not None
     assert (again.plan, again.score, again.verdict) == (first.plan, first.score, first.verdict)
-    other = made.trial(ALL_INT8, "other ranges", made.calibrate(BATCHES, 12, None))
+    other = made.trial(ALL_INT8, "other ranges", made.survey.calibrate(BATCHES, 12, None))
     assert len(calls) == 3
     assert other is not None
     assert (first.samples, other.samples) == (8, 12)
@@ -268,7 +270,7 @@ def test_a_trial_is_answered_by_the_journal_if_it_was_run_before() -> None:
 def test_models_of_trials_are_not_hoarded_but_made_again() -> None:
     made = study()
     made.baseline()
-    ranges = made.calibrate(BATCHES, 8, None)
+    ranges = made.survey.calibrate(BATCHES, 8, None)
     for plan in (ALL_INT8, Plan({"a": INT8, "b": FP32})):
         made.trial(plan, "", ranges)
     assert made.models == {}
@@ -286,7 +288,7 @@ def test_the_model_is_timed_before_evaluation_code_can_touch_it() -> None:
 
     made = study(spoil)
     made.baseline()
-    trial = made.trial(ALL_INT8, "", made.calibrate(BATCHES, 8, None))
+    trial = made.trial(ALL_INT8, "", made.survey.calibrate(BATCHES, 8, None))
     assert trial is not None
     assert trial.error is None
     assert trial.latency_ms is not None
@@ -300,7 +302,7 @@ def test_a_failed_trial_keeps_its_reason_in_one_line() -> None:
 
     made = study(fail)
     made.baseline()
-    trial = made.trial(ALL_INT8, "", made.calibrate(BATCHES, 8, None))
+    trial = made.trial(ALL_INT8, "", made.survey.calibrate(BATCHES, 8, None))
     assert trial is not None
     assert trial.error == "EvaluationError: The evaluation raised RuntimeError: first line"
     assert trial.verdict is None
@@ -316,7 +318,7 @@ def test_an_interrupted_trial_is_not_recorded() -> None:
 
     made = study(interrupt)
     made.baseline()
-    assert made.trial(ALL_INT8, "", made.calibrate(BATCHES, 8, None)) is None
+    assert made.trial(ALL_INT8, "", made.survey.calibrate(BATCHES, 8, None)) is None
     assert made.stop.reason == "interrupted by the user"
     assert made.journal.records("trial") == []
 
@@ -330,7 +332,7 @@ def with_winner(
     """A study whose eager winner takes this many seconds for a call."""
     made = study(evaluate, example=example)
     made.baseline()
-    ranges = made.calibrate(BATCHES, 8, None)
+    ranges = made.survey.calibrate(BATCHES, 8, None)
     fake(made).apply = lambda plan, ranges: Model(plan, seconds=seconds)  # type: ignore[method-assign]
     made.trial(ALL_INT8, "", ranges)
     return made, ranges
@@ -407,7 +409,7 @@ def test_a_resumed_run_neither_times_nor_scores_a_form_again(tmp_path: Path) -> 
         with Journal.open(tmp_path, {}, resume=True) as journal:
             made = study(lambda model: scored.append(model.plan) or 1.0, journal)
             made.baseline()
-            ranges = made.calibrate(BATCHES, 8, None)
+            ranges = made.survey.calibrate(BATCHES, 8, None)
             fake(made).apply = lambda plan, ranges: Model(plan, seconds=0.05)  # type: ignore[method-assign]
             made.trial(ALL_INT8, "", ranges)
             compiled = Model(ALL_INT8)
@@ -596,7 +598,7 @@ def test_models_that_tie_in_speed_are_chosen_by_size(monkeypatch: pytest.MonkeyP
     timed(monkeypatch, Speedup(2.1, 2.0, 2.2), Speedup(2.0, 1.9, 2.1), Speedup(1.5, 1.4, 1.6))
     fake(made).size = lambda model: 100 - 10 * len(model.plan.names("int8"))  # type: ignore[method-assign]
     made.baseline()
-    ranges = made.calibrate(BATCHES, 8, None)
+    ranges = made.survey.calibrate(BATCHES, 8, None)
     for plan in plans:
         made.trial(plan, "", ranges)
     assert chosen(made, "performance") == ALL_INT8
@@ -620,7 +622,7 @@ def test_a_gain_beyond_what_ops_allow_is_doubtful(monkeypatch: pytest.MonkeyPatc
     asked = timed(monkeypatch, Speedup(15.0, 14.0, 16.0))
     made = study()
     made.baseline()
-    ranges = made.calibrate(BATCHES, 8, None)
+    ranges = made.survey.calibrate(BATCHES, 8, None)
     made.stopwatch.costs = {("a", INT8): 1.0, ("a", FP32): 2.0, ("b", INT8): 1.0, ("b", FP32): 2.0}
     made.trial(Plan({"a": INT8}), "", ranges)
     limit = asked["ceiling"][0]
@@ -637,7 +639,7 @@ def test_no_more_time_is_spent_on_waiting_than_is_left(monkeypatch: pytest.Monke
     made.stop = Stop(timeout=5.0)
     made.stopwatch = Stopwatch(made.backend, Timing(), made.stop, ((1.0,),), Patience(20.0))
     made.baseline()
-    made.trial(ALL_INT8, "", made.calibrate(BATCHES, 8, None))
+    made.trial(ALL_INT8, "", made.survey.calibrate(BATCHES, 8, None))
     assert asked["patience"][0].seconds <= 5.0
 
 

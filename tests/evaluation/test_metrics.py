@@ -308,7 +308,7 @@ def test_a_function_by_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
         (float("nan"), "NaN or infinite"),
         ("good", "Got 'good'"),
         (np.zeros(3), r"shape \(3,\)"),
-        (None, "NaN"),
+        (None, "Got None"),
         ({}, "Got {}"),
     ],
 )

@@ -144,7 +144,7 @@ def notes_on(ops: Iterable[Op], quantizable: str, total: int | None = None) -> l
     if not count:
         notes.append(f"the model has no op that can be quantized ({quantizable})")
     elif not any(op.can("int8") for op in listed):
-        notes.append(f"none of the model's {count} ops can be int8 here, so nothing is quantized")
+        notes.append("no op of the model can be int8 here, so nothing is quantized")
     return notes
 
 

@@ -44,8 +44,8 @@ def _tried(manifest: Mapping[str, Any], request: Request) -> Result:
     with job, job.study.stop.remembering_interrupts():
         study = job.study
         study.baseline()
-        study.prepare(job.calibration)
-        ranges = study.calibrate(job.calibration, job.sample_options[-1], None)
+        study.survey.prepare(job.calibration)
+        ranges = study.survey.calibrate(job.calibration, job.sample_options[-1], None)
         ops = study.backend.ops()
         name_of = backend_named(manifest["framework"]).converted_name
         twin, missing = same_plan(plan, ops, name_of, calibrated=job.calibration is not None)

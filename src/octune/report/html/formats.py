@@ -12,7 +12,6 @@ __all__ = [
     "ms",
     "percent",
     "plain",
-    "plural",
     "scheme",
     "score",
     "seconds",
@@ -86,8 +85,3 @@ def scheme(chosen: Scheme | None) -> str:
 
 def count(value: int) -> str:
     return f"{value:,}"
-
-
-def plural(number: int, word: str) -> str:
-    """``1 trial``, ``2 trials``."""
-    return f"{number:,} {word}" + ("" if number == 1 else "s")

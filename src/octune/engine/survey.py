@@ -1,0 +1,157 @@
+"""The stages that look at a model before a plan is scored: ranges, harm and cost of its ops, without labels.
+
+    ranges = study.survey.calibrate(batches, samples=128, path=None)
+    study.survey.harm(ops, ranges, batches)
+
+Every answer goes to the journal, and one that is there already is not asked for again.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from octune.backends.base import Backend
+from octune.calibration import Ranges, collect
+from octune.cost.table import measure_ops
+from octune.data import Batches
+from octune.engine.clock import Clock
+from octune.engine.events import Listener
+from octune.engine.journal import Journal
+from octune.engine.stopwatch import Stopwatch
+from octune.errors import WorkspaceError
+from octune.harm import WORST, PlanProbe
+from octune.plan import Op, Scheme
+
+__all__ = ["Survey"]
+
+log = logging.getLogger("octune")
+# What is run to see how far outputs move: for whole plans, and for every op and scheme by itself.
+LOOK_SAMPLES, PROBE_SAMPLES = 16, 8
+
+
+@dataclass
+class Survey:
+    """What can be learned of a model without scoring it. ``ranges`` are those seen so far, by the number of
+    samples that they come from.
+    """
+
+    backend: Backend
+    journal: Journal
+    listener: Listener
+    clock: Clock
+    stopwatch: Stopwatch
+    ranges: dict[int, Ranges] = field(default_factory=dict)
+
+    def prepare(self, batches: Batches | None) -> None:
+        """Let the backend get ready for plans on a first batch, if there is one."""
+        inputs = self.stopwatch.example if batches is None else next(self._samples(batches, 1), None)
+        if inputs is not None:
+            self.clock.enter("prepare", "getting the model ready on a first batch")
+            self.backend.prepare(inputs)
+
+    def calibrate(self, batches: Batches | None, samples: int, path: Path | None) -> Ranges:
+        """One streaming pass over about ``samples`` samples; constant memory, whatever their number. Without
+        data: no ranges.
+        """
+        ranges = self._observe(batches, samples, path) if batches is not None else Ranges()
+        self.ranges[ranges.samples] = ranges
+        return ranges
+
+    def _observe(self, batches: Batches, samples: int, path: Path | None) -> Ranges:
+        known = _kept(path)
+        if known is not None and known.samples == samples:
+            return known
+        self.clock.enter("calibration", f"observing activations on about {samples} samples")
+        ranges = collect(self.backend, self._samples(batches, samples), samples)
+        if path is not None:
+            try:
+                ranges.save(path)
+            except OSError as error:
+                log.error("the ranges could not be kept for a resumed run: %s", error)
+        return ranges
+
+    def _samples(self, batches: Batches, samples: int) -> Iterator[Any]:
+        seen = 0
+        for batch in batches:
+            for inputs in self.backend.parts(self.backend.split(batch)[0]):
+                yield inputs
+                seen += self.backend.batch_size(inputs)
+                if seen >= samples:
+                    return
+
+    def _few(self, batches: Batches | None, samples: int) -> list[Any]:
+        """A few inputs to run without labels."""
+        if batches is not None:
+            return list(islice(self._samples(batches, samples), samples))
+        return [] if self.stopwatch.example is None else [self.stopwatch.example]
+
+    def ops(self, ops: Sequence[Op], ranges: Ranges) -> None:
+        """Note which ops there are to choose schemes for."""
+        self.journal.once(
+            "ops",
+            {"samples": ranges.samples},
+            lambda: [
+                {"name": op.name, "kind": op.kind, "parameters": op.parameters, "note": op.note} for op in ops
+            ],
+        )
+
+    def plan_probe(self, ranges: Ranges, batches: Batches | None) -> PlanProbe | None:
+        """Measures the label-free harm of whole plans; None without anything to run."""
+        inputs = self._few(batches, LOOK_SAMPLES)
+        return PlanProbe(self.backend, ranges, inputs, self.journal) if inputs else None
+
+    def harm(
+        self, ops: Sequence[Op], ranges: Ranges, batches: Batches | None
+    ) -> dict[tuple[str, Scheme], float]:
+        """Label-free harm of every op in every scheme, on a few calibration batches."""
+        candidates = {op.name: [s for s in op.schemes if s.dtype != "fp32"] for op in ops}
+
+        def probed() -> list[list[Any]]:
+            self.clock.enter("harm", f"probing {sum(map(len, candidates.values()))} choices without labels")
+            inputs = self._few(batches, PROBE_SAMPLES)
+            values = self.backend.harm(candidates, ranges, inputs) if inputs else {}
+            # An output that is infinite or NaN is the worst there is; neither can be ranked, or kept in a
+            # journal.
+            return _flatten(
+                {key: min(value, WORST) if math.isfinite(value) else WORST for key, value in values.items()}
+            )
+
+        harms = _restore(self.journal.once("harm", {"samples": ranges.samples}, probed))
+        self.listener.harm(harms)
+        return harms
+
+    def cost(self, ops: Sequence[Op], ranges: Ranges) -> dict[tuple[str, Scheme], float]:
+        """Measured milliseconds of every op in every scheme."""
+
+        def timed() -> list[list[Any]]:
+            self.clock.enter("cost", "timing ops on this machine")
+            return _flatten(measure_ops(self.backend, ops, ranges))
+
+        costs = _restore(self.journal.once("cost", {"samples": ranges.samples}, timed))
+        self.stopwatch.costs = costs
+        return costs
+
+
+def _kept(path: Path | None) -> Ranges | None:
+    """The ranges that an interrupted run left, if they can be read."""
+    if path is None or not path.exists():
+        return None
+    try:
+        return Ranges.load(path)
+    except WorkspaceError as error:
+        log.warning("%s Calibrating again.", error)
+        return None
+
+
+def _flatten(values: dict[tuple[str, Scheme], float]) -> list[list[Any]]:
+    return [[op, scheme.to_json(), value] for (op, scheme), value in values.items()]
+
+
+def _restore(rows: list[list[Any]]) -> dict[tuple[str, Scheme], float]:
+    return {(op, Scheme.from_json(scheme)): value for op, scheme, value in rows}
