@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -59,13 +58,14 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(place, partial(Patience, 1.0))
 
 
+LOGGER = logging.getLogger("octune")
+HANDLERS, LEVEL, PROPAGATE = tuple(LOGGER.handlers), LOGGER.level, LOGGER.propagate
+
+
 @pytest.fixture(autouse=True)
-def _logger() -> Iterator[None]:
-    """A command sets up the logger of a process that it has for itself; the tests that come after it must not
-    find it so.
+def _logger() -> None:
+    """A command sets up the logger of a process that it has for itself. No test may find it so, whether
+    another test or a fixture that several share ran the command.
     """
-    logger = logging.getLogger("octune")
-    handlers, level, propagate = logger.handlers, logger.level, logger.propagate
-    yield
-    logger.handlers, logger.propagate = handlers, propagate
-    logger.setLevel(level)
+    LOGGER.handlers, LOGGER.propagate = list(HANDLERS), PROPAGATE
+    LOGGER.setLevel(LEVEL)

@@ -27,11 +27,12 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def classes(name: str) -> Any:
-    """What a file answers, by ONNX Runtime alone."""
+    """What a file answers, by ONNX Runtime alone, in the batches that are checked: dynamic ranges differ."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(onnx_digits() / name))
-    return session.run(None, {"x": digits().test.numpy()})[0].argmax(axis=1)
+    batches = digits().test.split(32)
+    return np.concatenate([session.run(None, {"x": x.numpy()})[0].argmax(axis=1) for x in batches])
 
 
 def test_a_model_against_itself_passes_without_a_flip(dev: Path) -> None:
