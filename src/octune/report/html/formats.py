@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from octune.errors import plural
 from octune.plan import Scheme
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "ms",
     "percent",
     "plain",
+    "plural",
     "scheme",
     "score",
     "seconds",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from octune.errors import plural
 from octune.report.html import formats
 from octune.report.html.svg.draw import picture, rect, text
 from octune.report.html.svg.scale import Linear
@@ -26,7 +25,9 @@ def kinds_picture(view: KindsView, width: float) -> str:
             if row.saved_ms >= 0
             else f"costs {formats.ms(-row.saved_ms)} more"
         )
-        parts.append(text(0, top + 14, f"{row.kind}, {plural(row.ops, 'op')}: {saves}", "label strong"))
+        parts.append(
+            text(0, top + 14, f"{row.kind}, {formats.plural(row.ops, 'op')}: {saves}", "label strong")
+        )
         for place, (name, ms) in enumerate((("fp32", row.fp32_ms), ("int8", row.chosen_ms))):
             y = top + 20 + 17 * place
             where = "in fp32" if name == "fp32" else "in the schemes of the plan"

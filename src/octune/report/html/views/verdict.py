@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from octune.criterion import DEFAULT_LEVEL, Verdict
-from octune.errors import plural
 from octune.evaluation.agreement import Agreement
 from octune.report.html import formats
 from octune.report.html.facts import Facts
@@ -71,7 +70,7 @@ def _headline(facts: Facts) -> str:
     if speed is not None and not speed.disturbed:
         words.append(f" {'and' if speed.ratio >= 1 else 'but'} runs {formats.times(speed.ratio)} as fast")
     if verdict is not None and unsure:
-        words.append(f", though {plural(verdict.n or 0, 'item')} are too few to be sure")
+        words.append(f", though {formats.plural(verdict.n or 0, 'item')} are too few to be sure")
     if speed is not None and speed.disturbed:
         words.append("; the machine was too busy to say how fast it is")
     return f"{''.join(words)}."
@@ -149,7 +148,7 @@ def certainty(verdict: Verdict) -> list[str]:
         said.append(f"{verdict.stopped[0].upper()}{verdict.stopped[1:]}.")
     if verdict.lost is not None and verdict.gained is not None:
         said.append(
-            f"{plural(verdict.lost, 'answer')} got worse and {formats.count(verdict.gained)} got "
+            f"{formats.plural(verdict.lost, 'answer')} got worse and {formats.count(verdict.gained)} got "
             f"better, of {formats.count(verdict.n or 0)}."
         )
     return said
