@@ -165,7 +165,7 @@ COMMANDS: dict[str, str] = {
     "tune --model mistaken:build": "Name the model and the data",
     "tune --model mistaken:build --data none.npz": "There is no file none.npz. Expected",
     "tune --model mistaken:build --data filled": "filled is a folder, which needs a --task",
-    "tune --model mistaken:build --data text.txt": "text.txt is no .npz file. Expected an .npz file",
+    "tune --model mistaken:build --data text.txt": "text.txt is not an .npz file. Expected an .npz file",
     "tune --model mistaken:build --data data.npz --metric acuracy": "Did you mean 'accuracy'",
     "tune --model mistaken:build --data data.npz --criterion 3": "criterion.relative must be",
     "tune --model mistaken:build --data data.npz --calibration text.npz": "text.npz cannot be read.*Expected",

@@ -68,13 +68,11 @@ def test_a_task_needs_its_name_and_two_folders(
 
 
 def test_options_replace_what_a_file_names(tmp_path: Path) -> None:
-    from octune.cli.options import named
-    from octune.config import parse_config
+    from octune.cli.options import Naming
 
-    base = parse_config(
-        {"model": {"path": "old"}, "calibration": {"samples": 8}, "tuning": {"strategy": "basic"}}
-    )
-    config = named(base, "cola", "models/new", tmp_path, "models/tokenizer")
+    conf = tmp_path / "conf.yaml"
+    conf.write_text("model: {path: old}\ncalibration: {samples: 8}\ntuning: {strategy: basic}\n")
+    config = Naming("cola", "models/new", tmp_path, "models/tokenizer").applied(conf)
     assert config.model is not None
     assert config.model.path == "models/new"
     assert config.calibration.samples == (8,)
@@ -94,7 +92,7 @@ def test_options_replace_what_a_file_names(tmp_path: Path) -> None:
         ([], "Name the model"),
         (["--model", "m"], "Name the model"),
         (["--task", "cola", "--model", "m"], "--data, the folder of its files, is missing"),
-        (["--data", "d", "--model", "m"], "--task is missing"),
+        (["--data", "d", "--model", "m"], "--data d is not an .npz file"),
         (["--model", "m", "--tokenizer", "t"], "--tokenizer is for the data of --task"),
         (["--task", "colla", "--model", "m", "--data", "d"], "Did you mean 'cola'"),
     ],

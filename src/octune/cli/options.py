@@ -134,6 +134,6 @@ class Naming:
                     " is a folder, which needs a --task that says how to read it" if path.is_dir() else ""
                 )
                 raise ConfigError(
-                    f"{option} {path}{a_folder or ' is no .npz file'}. Expected an .npz file, as numpy.savez "
-                    "writes it."
+                    f"{option} {path}{a_folder or ' is not an .npz file'}. Expected an .npz file, as "
+                    "numpy.savez writes it."
                 )

@@ -172,7 +172,7 @@ def net() -> nn.Module:
 def test_int8_and_bf16_give_what_fp32_gives(scheme: Scheme, size: int) -> None:
     backend = TorchBackend(net(), Settings())
     ranges = calibrated(backend, [torch.randn(4, 3, 16, 16) for _ in range(3)])
-    assert any("1 BatchNorms" in note for note in backend.notes)
+    assert any("1 BatchNorm" in note for note in backend.notes)
     made = backend.apply(Plan(dict.fromkeys(("0", "3", "5"), scheme)), ranges)
     assert sum(isinstance(module, Layer) for module in made.modules()) == 3
     call = backend.split(torch.randn(8, 3, size, size))[0]
