@@ -679,3 +679,11 @@ def test_fp32_is_not_timed_in_that_form_unless_it_is_wanted(monkeypatch: pytest.
     assert result.best.form == "compiled"
     assert result.fp32_in_form is None
     assert "of which" not in str(result)
+
+
+def test_a_comparison_that_would_take_too_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = study()
+    monkeypatch.setattr(Fake, "fp32_forms", frozenset({"compiled"}))
+    made.making["compiled"] = 3600.0
+    assert made.fp32_in_form("compiled", Ranges(), always=False) is None
+    assert "performance.compare_fp32: always" in made.notes[-1]
