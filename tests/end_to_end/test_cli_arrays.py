@@ -127,7 +127,7 @@ def test_init_asks_for_what_no_option_says(octune: Any, tmp_path: Path) -> None:
         (("--yes",), "Name the model and the data"),
         ((*MODEL, "--data", "train.npz", "--metric", "accuracy", "--yes"), "needs labels, and train.npz has"),
         ((*MODEL, "--data", "none.npz", "--yes"), r"There is no file none\.npz"),
-        ((*MODEL, "--data", "digits.pt", "--yes"), r"digits\.pt is no \.npz file"),
+        ((*MODEL, "--data", "digits.pt", "--yes"), r"digits\.pt is not an \.npz file"),
         ((*MODEL, "--data", ".", "--yes"), "is a folder, which needs a --task"),
         ((*MODEL, "--data", "digits.npz", "--metric", "acuracy", "--yes"), "Did you mean 'accuracy'"),
         ((*MODEL, "--data", "digits.npz", "--criterion", "200%", "--yes"), "criterion.relative must be"),
