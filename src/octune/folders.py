@@ -14,7 +14,15 @@ from pathlib import Path
 
 from octune.errors import ArtifactError, OctuneError
 
-__all__ = ["cache_folder", "check_replaceable", "check_writable", "complete_or_absent", "sha256", "sums"]
+__all__ = [
+    "cache_folder",
+    "check_file",
+    "check_replaceable",
+    "check_writable",
+    "complete_or_absent",
+    "sha256",
+    "sums",
+]
 
 
 def cache_folder() -> Path:
@@ -37,6 +45,18 @@ def check_writable(folder: Path, name: str, error: type[OctuneError]) -> None:
     except OSError as cause:
         why = cause.strerror or str(cause)
         raise error(f"{name} {folder} cannot be written: {why}. Choose another folder.") from cause
+
+
+def check_file(file: Path, name: str, error: type[OctuneError]) -> None:
+    """Raise ``error`` now if ``file`` could not be written later: its folder must be there, which is not made
+    for it.
+    """
+    folder = file.absolute().parent
+    if file.is_dir():
+        raise error(f"{name} {file} is a folder. Expected the name of a file to write.")
+    if not folder.is_dir():
+        raise error(f"{name} {file} cannot be written: the folder {folder} does not exist. Make it first.")
+    check_writable(folder, f"The folder of {name},", error)
 
 
 def check_replaceable(folder: Path, marker: str, *, overwrite: bool = False) -> None:

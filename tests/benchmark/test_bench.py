@@ -169,7 +169,7 @@ def test_json_has_one_object_with_all_numbers(onnx_file: str, tmp_path: Path) ->
         (["x.onnx", "--batch", "1,two"], "--batch must be a whole number"),
         (["x.onnx", "--batch", "0"], "batch must be one or more whole numbers >= 1"),
         (["x.onnx", "--plot", "bars.gif"], "--plot draws a .png or .svg file"),
-        (["x.onnx", "--plot", "nowhere/bars.png"], "there is no folder"),
+        (["x.onnx", "--plot", "nowhere/bars.png"], "nowhere does not exist"),
         (["x.onnx", "--data", "nowhere.npz"], "There is no file nowhere.npz"),
         (["x.onnx", "--data", "x.npz", "--sequence", "8"], "sequence cannot be given as well"),
         (["x.onnx", "--cores", "1000"], "1000 cores"),

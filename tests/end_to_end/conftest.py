@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from octune.cli import main
 from tests.digits import Digits, digits
 
 
@@ -18,3 +21,19 @@ def data() -> Iterator[Digits]:
     torch.set_num_threads(1)
     yield digits()
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def octune_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """The command in this process, where frameworks are loaded already: exit code, output, errors."""
+
+    def call(*words: Any) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["octune", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        output = capsys.readouterr()
+        return int(ended.value.code or 0), output.out, output.err
+
+    return call

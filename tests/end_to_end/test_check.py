@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,7 +13,6 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from octune.cli import main
 from tests import zoo
 from tests.digits import digits
 from tests.foreign import digits_file, onnx_classifier, onnx_digits, tensorflow_digits
@@ -22,17 +21,8 @@ Check = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Check:
-    """The command in this process: exit code, output, errors."""
-
-    def call(*words: Any) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["octune", "check", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        output = capsys.readouterr()
-        return int(ended.value.code or 0), output.out, output.err
-
-    return call
+def check(octune_command: Check) -> Check:
+    return partial(octune_command, "check")
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +154,7 @@ def test_mistakes_exit_with_2_and_say_what_to_do(check: Check, tmp_path: Path) -
         ([fp32, fp32, "--data", data, "--tokenizer", "x"], "--task"),
         ([fp32, fp32, "--task", "sst-2", "--data", tmp_path], "tokenizer"),
         ([fp32, fp32, "--task", "sst-9", "--data", tmp_path], "sst-9"),
-        ([fp32, fp32, "--data", data, "--junit", tmp_path / "nowhere" / "x.xml"], "no folder"),
+        ([fp32, fp32, "--data", data, "--junit", tmp_path / "nowhere" / "x.xml"], "nowhere does not exist"),
         ([fp32, "tests.foreign:nothing", "--data", data], "cannot be imported"),
     ]
     for words, said in mistakes:

@@ -20,8 +20,6 @@ import torch
 import yaml
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
 
-from octune.cli import main
-
 OCTUNE = [sys.executable, "-c", "from octune.cli import main; main()"]
 WORDS = [
     "good",
@@ -50,19 +48,11 @@ def run(*arguments: str, cwd: Path, check: bool = False, **options: Any) -> subp
 
 @pytest.fixture
 def inside(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    project: Path, monkeypatch: pytest.MonkeyPatch, octune_command: Callable[..., tuple[int, str, str]]
 ) -> Callable[..., tuple[int, str, str]]:
-    """The command run in this process, where the framework is loaded already: exit code, output, errors."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.chdir(project)
-        monkeypatch.setattr(sys, "argv", ["octune", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        output = capsys.readouterr()
-        return int(ended.value.code or 0), output.out, output.err
-
-    return call
+    """The command, run in the folder of the project."""
+    monkeypatch.chdir(project)
+    return octune_command
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ do, no traceback, and nothing left behind.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-
-from octune.cli import main
 
 CODE = """
 import torch
@@ -73,20 +70,16 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def octune(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    project: Path, monkeypatch: pytest.MonkeyPatch, octune_command: Callable[..., tuple[int, str, str]]
 ) -> Callable[..., tuple[int, str]]:
-    """The command, run in this process: its exit code, and what it said on standard error."""
+    """The command, run in the project: its exit code, and what it said on standard error."""
     monkeypatch.chdir(project)
     monkeypatch.syspath_prepend(str(project))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
     def call(*arguments: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["octune", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        code = ended.value.code
-        assert isinstance(code, int)
-        return code, capsys.readouterr().err
+        code, _, errors = octune_command(*arguments)
+        return code, errors
 
     return call
 
@@ -122,7 +115,7 @@ CONFIGURATIONS: dict[str, tuple[dict[str, Any], str]] = {
     "failing data": ({"evaluation": {"data": "mistaken:broken"}}, "raised FileNotFoundError.*Expected a"),
     "corrupt onnx": ({"model": {"path": "text.onnx"}}, "text.onnx is not an ONNX model.*Expected.*again"),
     "missing onnx": ({"model": {"path": "none.onnx"}}, "There is no file none.onnx. Expected"),
-    "text file": ({"model": {"path": "text.txt"}}, "text.txt is a file that is no model.*Expected"),
+    "text file": ({"model": {"path": "text.txt"}}, "text.txt is not a model of a known kind.*Expected"),
     "missing weights": ({"model": {"path": "none.pt"}}, "There is no file none.pt. Expected"),
     "pickled weights": ({"model": {"path": "text.pt"}}, "text.pt holds pickled objects.*Expected"),
     "no program": ({"model": {"path": "text.pt2"}}, "text.pt2 is not a program saved by"),

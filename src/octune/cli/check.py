@@ -14,6 +14,7 @@ from octune.cli.console import interruptible, open_console
 from octune.cli.options import AsJson, Quiet, Tokenizer, Verbose
 from octune.config import Config, load_config
 from octune.errors import ConfigError, OctuneError
+from octune.folders import check_file
 
 YAML = (".yaml", ".yml")
 
@@ -88,9 +89,9 @@ def check(
     Exits with 0 if the drop is allowed, 1 if it is not, 2 for bad input. A verdict of "undecidable" exits as
     the drop alone says, or with 1 if a --confidence is asked for.
     """
-    for path in (junit, flips):
-        if path is not None and not path.parent.is_dir():
-            raise ConfigError(f"{path} cannot be written: there is no folder {path.parent}.")
+    for name, path in (("--junit", junit), ("--flips", flips)):
+        if path is not None:
+            check_file(path, name, ConfigError)
     settings = _settings(config, data, task, tokenizer, metric, confidence, samples, batch_size, threads)
     console = open_console(quiet=quiet, as_json=as_json, verbose=verbose)
     from octune.check import check as run

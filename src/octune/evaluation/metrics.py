@@ -211,7 +211,7 @@ class FunctionMetric(Metric):
     def _values(self, result: Any, count: int) -> Floats:
         try:
             if result is None:  # which NumPy takes for NaN
-                raise TypeError("None is no number")
+                raise TypeError("None is not a number")
             values = np.asarray(result, dtype=np.float64)
         except (TypeError, ValueError) as error:
             raise EvaluationError(f"{self._expected(count)} Got {result!r} instead.") from error

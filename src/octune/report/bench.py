@@ -12,6 +12,7 @@ from rich.text import Text
 
 from octune.benchmark.outcome import Bench, Row
 from octune.errors import ConfigError, MissingDependency
+from octune.folders import check_file
 from octune.report.text import megabytes
 
 __all__ = ["bench_table", "check_plot", "plain", "plot"]
@@ -101,8 +102,7 @@ def check_plot(file: Path) -> None:
     """Whether a picture can be drawn there: asked before anything is timed."""
     if file.suffix.lower() not in PLOTS:
         raise ConfigError(f"--plot draws a .png or .svg file. Got {file} instead.")
-    if not file.resolve().parent.is_dir():
-        raise ConfigError(f"--plot names {file}, and there is no folder {file.resolve().parent}.")
+    check_file(file, "--plot", ConfigError)
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:

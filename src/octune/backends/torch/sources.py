@@ -69,7 +69,7 @@ def _hugging_face(source: str) -> nn.Module:
 
 def _check_folder(path: Path) -> None:
     if not path.is_dir():
-        raise ModelError(f"{path} is a file that is no model of a known kind. {EXPECTED}")
+        raise ModelError(f"{path} is not a model of a known kind. {EXPECTED}")
     if (path / "octune.json").exists():
         raise ModelError(
             f"{path} is a model that Octune has saved. Give the fp32 model that it was made from."

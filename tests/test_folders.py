@@ -1,0 +1,27 @@
+"""Files that a command is to write are refused before it begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from octune.errors import ConfigError
+from octune.folders import check_file
+
+
+def test_a_file_that_can_be_written_is_not_made(tmp_path: Path) -> None:
+    check_file(tmp_path / "flips.csv", "--flips", ConfigError)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--flips .* is a folder\. Expected the name of a file"):
+        check_file(tmp_path, "--flips", ConfigError)
+
+
+@pytest.mark.parametrize("place", ["nowhere", "file.txt"])
+def test_its_folder_must_be_there(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file.txt").touch()
+    with pytest.raises(ConfigError, match=rf"--flips .* cannot be written: .*{place} does not exist"):
+        check_file(tmp_path / place / "flips.csv", "--flips", ConfigError)
