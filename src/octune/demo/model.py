@@ -48,7 +48,7 @@ class SentimentClassifier(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.encoder = BertModel(config, add_pooling_layer=False)  # type: ignore[no-untyped-call]
+        self.encoder = BertModel(config, add_pooling_layer=False)
         self.head = nn.Linear(config.hidden_size, 2)
 
     def embed(
