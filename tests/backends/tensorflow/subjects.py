@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 from sklearn.datasets import load_digits
 from sklearn.neural_network import MLPClassifier
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from octune.backends.base import Settings
 
@@ -128,6 +129,56 @@ def saved_model(folder: Path) -> Path:
 
     module.serve = serve
     tf.saved_model.save(module, str(folder), signatures={"serving_default": serve})
+    return folder
+
+
+def trained_with_keras_2(folder: Path) -> Path:
+    """A SavedModel as Keras 2 wrote it after training: an optimizer with a slot for a variable, which newer
+    versions of Keras do not know how to rebuild.
+    """
+    data, module = digits(), tf.Module()
+    module.kernels, module.biases = ([tf.Variable(v) for v in vs] for vs in (data.weights, data.biases))
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 64], tf.float32, name="pixels")])
+    def serve(pixels: Any) -> dict[str, Any]:
+        x = pixels
+        for index, (kernel, bias) in enumerate(zip(module.kernels, module.biases, strict=True)):
+            x = tf.matmul(x, kernel) + bias
+            x = tf.nn.relu(x) if index < 2 else x
+        return {"probabilities": tf.nn.softmax(x), "logits": x}
+
+    tf.saved_model.save(module, str(folder), signatures={"serving_default": serve})
+    file = folder / "saved_model.pb"
+    proto = SavedModel.FromString(file.read_bytes())
+    objects = proto.meta_graphs[0].object_graph_def.nodes
+    trained = next(index for index, node in enumerate(objects) if node.HasField("variable"))
+    momentum = objects.add()
+    momentum.variable.CopyFrom(objects[trained].variable)
+    momentum.variable.name = "momentum"
+    optimizer = objects.add()
+    optimizer.user_object.identifier = "optimizer"
+    optimizer.slot_variables.add(
+        original_variable_node_id=trained, slot_name="momentum", slot_variable_node_id=len(objects) - 2
+    )
+    objects[0].children.add(node_id=len(objects) - 1, local_name="optimizer")
+    file.write_bytes(proto.SerializeToString())
+    return folder
+
+
+def first_generation(folder: Path) -> Path:
+    """A SavedModel as TensorFlow 1 wrote it, whose signature feeds a placeholder with a default, and one
+    that nothing reads.
+    """
+    with session() as running, running.graph.as_default():
+        x, logits = (running.graph.get_tensor_by_name(name) for name in ("x:0", "logits:0"))
+        scale = v1.placeholder_with_default(tf.constant(1.0), [], name="scale")
+        signature = v1.saved_model.predict_signature_def(
+            {"pixels": x, "scale": scale, "unused": v1.placeholder(tf.int32, [None], name="unused")},
+            {"logits": tf.multiply(logits, scale, name="scaled")},
+        )
+        builder = v1.saved_model.Builder(str(folder))
+        builder.add_meta_graph_and_variables(running, ["serve"], {"serving_default": signature})
+        builder.save()
     return folder
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from octune import opening
 from octune.backends.base import Settings
 from octune.backends.tensorflow.model import nested
 from octune.backends.tensorflow.model.handover import Handover, Taken, is_model, take
+from octune.backends.tensorflow.model.metagraph import MetaGraph
 from octune.backends.tensorflow.model.sources import open_model
 from octune.errors import ModelError
 from tests.backends.tensorflow import subjects
@@ -162,6 +165,36 @@ def test_names_that_a_signature_does_not_have_are_refused(tmp_path: Path) -> Non
     loaded = tf.saved_model.load(str(subjects.saved_model(tmp_path)))
     with pytest.raises(ModelError, match=r"model.inputs names 'pixel'.*Nearest names: pixels"):
         take(loaded, Settings(inputs=("pixel",)))
+
+
+def test_a_saved_model_of_keras_2_is_read_by_its_graph(expected: Any, tmp_path: Path) -> None:
+    folder = subjects.trained_with_keras_2(tmp_path)
+    with pytest.raises(AttributeError, match="add_slot"):
+        tf.saved_model.load(str(folder))
+    taken, model = rebuilt(open_model(str(folder)))
+    assert taken.handover.signature == "serving_default"
+    got = model(pixels=digits().test)
+    assert set(got) == {"logits", "probabilities"}
+    close(got["logits"], expected)
+    close(got["probabilities"], tf.nn.softmax(expected))
+    with closing(opening.open_model(folder)) as opened:
+        close(opened.run(opened.split(digits().test)[0])["logits"], expected)
+
+
+def test_any_tensor_of_a_graph_may_be_in_a_signature(expected: Any, tmp_path: Path) -> None:
+    given = MetaGraph.read(subjects.first_generation(tmp_path / "model"))
+    taken, model = rebuilt(given)
+    assert list(taken.handover.inputs) == ["pixels", "scale", "unused"]
+    got = model(pixels=digits().test, scale=np.float32(2), unused=np.zeros(1, np.int32))
+    close(got["logits"], 2 * expected)
+
+
+def test_a_saved_model_that_cannot_be_read_at_all_is_refused_with_both_reasons(tmp_path: Path) -> None:
+    folder = subjects.trained_with_keras_2(tmp_path)
+    for file in (folder / "variables").iterdir():
+        file.unlink()
+    with pytest.raises(ModelError, match=r"cannot be loaded by TensorFlow.*nor can its graph alone"):
+        open_model(str(folder))
 
 
 # -- Keras ---------------------------------------------------------------------------------------------------

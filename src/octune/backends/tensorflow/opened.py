@@ -17,7 +17,8 @@ from octune.backends.tensorflow.graph.graph import node_of
 from octune.backends.tensorflow.graph.sessions import Sessions, set_threads
 from octune.backends.tensorflow.model import nested
 from octune.backends.tensorflow.model.freeze import as_graph, ends
-from octune.backends.tensorflow.model.handover import DEFAULT_SIGNATURE, Handover, take
+from octune.backends.tensorflow.model.handover import Handover, take
+from octune.backends.tensorflow.model.metagraph import DEFAULT_SIGNATURE, MetaGraph
 from octune.errors import ModelError
 
 __all__ = ["coverage", "opened"]
@@ -41,7 +42,7 @@ def opened(model: Any, source: Source) -> Opened:
         return OpenedGraph(model, source)
     if not isinstance(getattr(model, "signatures", None), Mapping):
         path = source.path
-        if path is not None and (path / "saved_model.pb").exists():
+        if path is not None and (path / "saved_model.pb").exists() and not isinstance(model, MetaGraph):
             model = tf.saved_model.load(str(path))
         else:
             taken = take(model, Settings())

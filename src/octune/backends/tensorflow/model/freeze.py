@@ -121,8 +121,9 @@ def freeze_session(session: Any, inputs: Sequence[str], outputs: Sequence[str]) 
     """The session's graph with the values that its variables have now."""
     graph = session.graph
     _check_size(graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES))
-    _, fetches = ends(graph, inputs, outputs)
-    keep = list(dict.fromkeys([*map(node_of, fetches.values()), *_initialisers(graph)]))
+    feeds, fetches = ends(graph, inputs, outputs)
+    # Inputs that no output needs must stay: callers pass them.
+    keep = list(dict.fromkeys([*map(node_of, (*fetches.values(), *feeds.values())), *_initialisers(graph)]))
     try:
         with deprecation.silence():
             graph_def = convert_variables_to_constants_from_session_graph(session, graph.as_graph_def(), keep)

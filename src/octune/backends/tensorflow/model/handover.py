@@ -6,7 +6,7 @@
 | in                                                | out                                          |
 |---|---|
 | GraphDef, ``tf.Graph``, ``tf.compat.v1.Session``  | a ``tf.Graph`` with the same tensor names    |
-| a loaded SavedModel                               | a callable with its signature                |
+| a loaded SavedModel, or its :class:`MetaGraph`    | a callable with its signature                |
 | a Keras model                                     | a callable that is called like that model    |
 | a concrete function                               | a concrete function with the same arguments  |
 """
@@ -38,14 +38,15 @@ from octune.backends.tensorflow.model.freeze import (
     freeze_graph,
     freeze_session,
 )
+from octune.backends.tensorflow.model.metagraph import DEFAULT_SIGNATURE, MetaGraph, chosen, left_out
 from octune.errors import ModelError, nearest, summary
 
 __all__ = ["Handover", "Taken", "is_model", "take"]
 
 ConcreteFunction = tf.types.experimental.ConcreteFunction
 PolymorphicFunction = tf.types.experimental.PolymorphicFunction
+MODELS = (GraphDef, tf.Graph, tf.compat.v1.Session, ConcreteFunction, PolymorphicFunction, MetaGraph)
 Kind = Literal["graph", "saved_model", "keras", "function"]
-DEFAULT_SIGNATURE = "serving_default"
 
 
 @dataclass(frozen=True)
@@ -128,11 +129,7 @@ class Taken:
 
 def is_model(model: object) -> bool:
     """Whether :func:`take` knows this kind of thing."""
-    return (
-        isinstance(model, (GraphDef, tf.Graph, tf.compat.v1.Session, ConcreteFunction, PolymorphicFunction))
-        or _is_keras(model)
-        or _is_saved_model(model)
-    )
+    return isinstance(model, MODELS) or _is_keras(model) or _is_saved_model(model)
 
 
 def take(model: Any, settings: Settings) -> Taken:
@@ -147,6 +144,8 @@ def take(model: Any, settings: Settings) -> Taken:
         return _graph(freeze_session(model, settings.inputs, settings.outputs))
     if _is_keras(model):
         taken = _keras(model)
+    elif isinstance(model, MetaGraph):
+        taken = _signed(model.frozen, model.signature, model.notes)
     elif _is_saved_model(model):
         taken = _saved_model(model)
     elif isinstance(model, ConcreteFunction):
@@ -172,21 +171,15 @@ def _is_saved_model(model: object) -> bool:
 
 def _saved_model(model: Any) -> Taken:
     signatures = dict(model.signatures)
-    if not signatures:
-        raise ModelError(
-            "The SavedModel has no signature, so its inputs are not known. Save it with signatures=, or give "
-            "a concrete function: "
-            "loaded.call.get_concrete_function(tf.TensorSpec(...))."
-        )
-    name = DEFAULT_SIGNATURE if DEFAULT_SIGNATURE in signatures else min(signatures)
+    name = chosen(signatures)
     function = signatures[name]
-    specs = nested.leaves(function.structured_input_signature)
-    arguments = [spec.name for spec in specs]
-    results = sorted(function.structured_outputs)
-    frozen = freeze_function(function, arguments, results)
-    left = sorted(set(signatures) - {name})
-    notes = (f"of the signatures, {name} is quantized; {', '.join(left)} is left out",) if left else ()
-    return Taken(frozen, Handover("saved_model", frozen.inputs, frozen.outputs, signature=name), notes)
+    arguments = [spec.name for spec in nested.leaves(function.structured_input_signature)]
+    frozen = freeze_function(function, arguments, sorted(function.structured_outputs))
+    return _signed(frozen, name, left_out(signatures, name))
+
+
+def _signed(frozen: FrozenGraph, signature: str, notes: tuple[str, ...]) -> Taken:
+    return Taken(frozen, Handover("saved_model", frozen.inputs, frozen.outputs, signature=signature), notes)
 
 
 # -- Keras ---------------------------------------------------------------------------------------------------

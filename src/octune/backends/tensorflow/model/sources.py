@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
+from octune.backends.tensorflow.model.metagraph import MetaGraph
 from octune.backends.tensorflow.model.storage import read_graph_def
 from octune.errors import ModelError, summary
 
 __all__ = ["open_model"]
+
+log = logging.getLogger("octune")
 
 
 def open_model(source: str) -> Any:
@@ -28,7 +32,7 @@ def open_model(source: str) -> Any:
                     f"{source} has no saved_model.pb. It holds: "
                     f"{sorted(p.name for p in path.iterdir())[:8]}. {expected}"
                 )
-            return tf.saved_model.load(str(path))
+            return _saved_model(path)
         if path.suffix == ".pb":
             return read_graph_def(path)
         if path.suffix in (".keras", ".h5"):
@@ -40,3 +44,18 @@ def open_model(source: str) -> Any:
             f"{source} cannot be loaded by TensorFlow {tf.__version__}: {summary(error)}"
         ) from error
     raise ModelError(f"{source} is not a model that TensorFlow can read. {expected}")
+
+
+def _saved_model(folder: Path) -> Any:
+    """The objects that were saved, or, where they cannot be rebuilt, the graph of a signature."""
+    try:
+        return tf.saved_model.load(str(folder))
+    except Exception as error:  # rebuilding runs code of any library
+        log.debug("the objects of %s cannot be rebuilt", folder, exc_info=True)
+        try:
+            return MetaGraph.read(folder)
+        except (ModelError, OSError, ValueError, RuntimeError, tf.errors.OpError) as second:
+            raise ModelError(
+                f"{folder} cannot be loaded by TensorFlow {tf.__version__}: {summary(error)}; nor can its "
+                f"graph alone: {summary(second)}"
+            ) from second

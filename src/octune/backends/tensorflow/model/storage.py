@@ -19,7 +19,8 @@ from octune.backends.base import Servable, Tensor
 from octune.backends.tensorflow.model import nested
 from octune.backends.tensorflow.model.callables import GraphCallable, call_shaped, flat_function
 from octune.backends.tensorflow.model.freeze import LARGEST_GRAPH, as_graph
-from octune.backends.tensorflow.model.handover import DEFAULT_SIGNATURE, Handover
+from octune.backends.tensorflow.model.handover import Handover
+from octune.backends.tensorflow.model.metagraph import DEFAULT_SIGNATURE
 from octune.errors import ArtifactError, summary
 
 __all__ = ["load", "read_graph_def", "save", "servable", "write_served"]
