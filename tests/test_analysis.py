@@ -59,6 +59,7 @@ def test_it_is_plain_data(hard: Analysis) -> None:
     assert data["ops"][1]["start"]["repairs"]
     assert {"scheme", "harm", "cost"} <= set(data["ops"][0]["schemes"][0])
     assert data["cost_unit"] == "bytes"
+    assert data["coverage"]["int8"] == 1.0
 
 
 def test_it_can_be_read(hard: Analysis) -> None:
@@ -67,6 +68,8 @@ def test_it_can_be_read(hard: Analysis) -> None:
     text = console.export_text()
     assert "auto begins with: 3 int8, 1 repaired" in text
     assert "a loss of 1 % is unlikely" in text
+    assert "of its multiply-adds: 100% int8" in text
+    assert "multiply nothing: relu 2" in text
 
 
 def test_it_can_be_read_in_80_columns(hard: Analysis) -> None:

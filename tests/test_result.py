@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from octune.cost.latency import Speedup, Spread, Timed
+from octune.coverage import Work
 from octune.criterion import Relative
 from octune.errors import MissingDependency
 from octune.plan import Op, Plan, Scheme
@@ -198,6 +199,17 @@ def test_a_result_as_plain_data() -> None:
     assert told().to_dict()["saved_to"] is None
 
 
+def test_coverage_is_a_number_and_told() -> None:
+    told_of = replace(told(), work=Work({"a": 75, "b": 20}, {"lstm": 5}, {}, {"softmax": 2}))
+    assert told().coverage is None
+    assert told_of.coverage is not None
+    assert (told_of.coverage.int8, told_of.coverage.fp32) == (0.75, 0.25)
+    assert told_of.to_dict()["coverage"]["unseen"] == {"lstm": 0.05}
+    wanted = "75% int8, 20% fp32 for accuracy, 5% fp32 not seen (lstm)"
+    assert f"of the multiply-adds: {wanted}\n            multiply nothing: softmax 2" in str(told_of)
+    assert "75% int8, 25% fp32" in told_of._repr_html_()
+
+
 def test_a_result_as_data_frames() -> None:
     pytest.importorskip("pandas")
     trials, ops = told().to_pandas()
@@ -208,6 +220,7 @@ def test_a_result_as_data_frames() -> None:
     assert list(ops.op) == ["a", "b"]
     assert list(ops.dtype) == ["int8", "fp32"]
     assert ops.why[1] == "accuracy"
+    assert ops.multiply_adds[1] is None
 
 
 def test_without_pandas_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

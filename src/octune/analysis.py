@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from octune.config import Config
+from octune.coverage import Coverage, Work
 from octune.engine.events import Listener
 from octune.errors import ConfigError
 from octune.harm import Group
@@ -82,12 +83,20 @@ class Analysis:
     groups: tuple[Group, ...]
     samples: int
     objective: str
+    work: Work | None
     environment: Mapping[str, Any]
 
     @property
     def ranked(self) -> list[Row]:
         """The rows, the most harmful in its plain int8 first."""
         return sorted(self.rows, key=lambda row: -row.plain_harm)
+
+    @property
+    def coverage(self) -> Coverage | None:
+        """Which share of the multiply-adds the first plan has in int8, and what is not seen; None where
+        nothing was counted.
+        """
+        return None if self.work is None else Coverage.of(self.start, [r.op for r in self.rows], self.work)
 
     @property
     def outlook(self) -> Outlook:
@@ -104,6 +113,7 @@ class Analysis:
             "groups": [
                 {"ops": list(group.ops), "harm": group.harm, "alone": group.alone} for group in self.groups
             ],
+            "coverage": None if self.coverage is None else self.coverage.to_json(),
             "samples": self.samples,
             "cost_unit": "ms" if self.objective == "performance" else "bytes",
             "environment": dict(self.environment),
@@ -146,6 +156,7 @@ def _analyze(request: Request) -> Analysis:
             start.groups,
             ranges.samples,
             job.config.tuning.objective,
+            job.study.survey.work,
             job.environment,
         )
 

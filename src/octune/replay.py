@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from octune.cost.latency import Timed
+from octune.coverage import Work
 from octune.criterion import Criterion, Verdict
 from octune.engine.journal import Journal
 from octune.errors import WorkspaceError
@@ -66,6 +67,7 @@ def retold(evidence: Evidence) -> Result:
             criterion,
             seconds=spent,
             workspace=folder,
+            work=_work(journal),
             evidence=evidence,
         )
     winner = next((trial for trial in trials if trial.key == ended["best"]), None)
@@ -90,6 +92,7 @@ def retold(evidence: Evidence) -> Result:
         certified=_certified(journal, criterion, best),
         batch=ended.get("batch"),
         fp32_in_form=None if ended.get("fp32_in_form") is None else Timed.from_json(ended["fp32_in_form"]),
+        work=_work(journal),
         evidence=evidence,
     )
 
@@ -110,6 +113,11 @@ def record(result: Result) -> dict[str, Any]:
         "environment": dict(result.environment),
         "kept": dict(result.kept),
     }
+
+
+def _work(journal: Journal) -> Work | None:
+    recorded = journal.last("work")
+    return None if recorded is None or recorded["answer"] is None else Work.from_json(recorded["answer"])
 
 
 def _certified(journal: Journal, criterion: Criterion, best: Trial) -> Verdict | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from octune.cost.latency import Speedup, Spread, Timed
+from octune.coverage import Coverage, Work
 from octune.criterion import Criterion, Outcome, Verdict
 from octune.plan import Op, Plan
 from octune.score import Score
@@ -181,7 +182,8 @@ class Result:
     says so. ``certified`` is the final word on ``best`` from data that was held out of the search, where that
     was asked for. Latencies are those of a batch of ``batch`` samples on ``threads`` threads.
     ``fp32_in_form`` is fp32 in the form of ``best`` (compiled, OpenVINO), where that was timed; the rest of
-    the gain is int8's own (``int8_gain``).
+    the gain is int8's own (``int8_gain``). ``work`` is what one batch computes; ``coverage`` how much of it
+    is int8.
     """
 
     met: bool
@@ -202,6 +204,7 @@ class Result:
     certified: Verdict | None = None
     batch: int | None = None
     fp32_in_form: Timed | None = None
+    work: Work | None = None
     saving: Saving | None = field(default=None, repr=False, compare=False)
     evidence: Evidence | None = field(default=None, repr=False, compare=False)  # all that was recorded
 
@@ -234,6 +237,13 @@ class Result:
         if self.fp32_in_form is None or self.best.speed is None:
             return None
         return self.best.speed.ratio / self.fp32_in_form.speed.ratio
+
+    @property
+    def coverage(self) -> Coverage | None:
+        """Which share of the multiply-adds runs in int8, bf16 and fp32, and what is not seen; None where
+        nothing was counted.
+        """
+        return None if self.work is None else Coverage.of(self.plan, self.ops, self.work, self.kept)
 
     @property
     def threads(self) -> int | None:

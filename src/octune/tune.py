@@ -17,6 +17,7 @@ from octune.config import Config
 from octune.cost import weight_bytes
 from octune.cost.latency import FP32, Timed
 from octune.cost.load import BUSY
+from octune.coverage import ACCURACY, SLOWER
 from octune.criterion import Criterion
 from octune.engine import Study
 from octune.engine.events import Listener
@@ -108,6 +109,7 @@ def _tune(request: Request) -> Result:
 def look(job: Job, samples: int) -> tuple[tuple[Op, ...], Ranges, Space]:
     """Everything that is known before an evaluation: ops and their schemes, ranges, harm and cost."""
     study = job.study
+    study.survey.count(job.calibration)
     ranges = study.survey.calibrate(job.calibration, samples, job.ranges_path)
     ops = legal_ops(study.backend.ops(), job.config.quantization, ranges if job.calibration else None)
     study.survey.ops(ops, ranges)
@@ -267,6 +269,7 @@ def conclude(
         workspace=study.journal.folder,
         certified=certified,
         batch=study.stopwatch.batch,
+        work=study.survey.work,
         fp32_in_form=compared if best.form != "fp32" else None,
         saving=Saving(
             study.backend.name,
@@ -295,11 +298,11 @@ def _why_float(plan: Plan, space: Space, ops: tuple[Op, ...]) -> dict[str, str]:
         elif fastest[name].is_float:
             quantized = min(space.cost(name, s) for s in choices if not s.is_float)
             reasons[name] = (
-                f"int8 is slower here ({quantized:.3f} ms, fp32 {space.cost(name, Scheme.fp32()):.3f} ms)"
+                f"{SLOWER} here ({quantized:.3f} ms, fp32 {space.cost(name, Scheme.fp32()):.3f} ms)"
             )
         else:
             share = space.harm(name, fastest[name]) / harm if harm else 0.0
-            reasons[name] = f"accuracy: {share:.0%} of the predicted harm of int8"
+            reasons[name] = f"{ACCURACY}: {share:.0%} of the predicted harm of int8"
     return reasons
 
 

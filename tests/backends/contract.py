@@ -98,6 +98,24 @@ class BackendContract:
         assert ranges
         assert all(stats.low <= stats.high and stats.shape for stats in ranges.values())
 
+    def test_multiply_adds_are_counted(
+        self, backend: Backend, ranges: Ranges, inputs: Any, subject: Subject
+    ) -> None:
+        work = backend.work(inputs)
+        assert work is not None
+        ops = {op.name: op for op in backend.ops()}
+        assert set(work.ops) <= set(ops)
+        assert not work.uncounted
+        # a weight is used at least once for a row, wherever it multiplies
+        rows = backend.batch_size(inputs)
+        for name, count in work.ops.items():
+            assert count >= ops[name].parameters * rows or count == 0
+        assert sum(work.ops.values()) > 0.5 * work.total, work
+        double = backend.work(backend.resized(inputs, 2 * rows))
+        assert double is not None
+        assert double.ops == {name: 2 * count for name, count in work.ops.items()}
+        assert double.unseen == {name: 2 * count for name, count in work.unseen.items()}
+
     def test_the_empty_plan_is_fp32(self, backend: Backend, ranges: Ranges, inputs: Any) -> None:
         wanted, got = (
             backend.run(backend.fp32_model(), inputs),

@@ -45,6 +45,8 @@ def test_a_finished_run_is_told_as_it_was(tmp_path: Path) -> None:
     assert str(again) == str(result)
     assert (again.ops, again.kept, again.certified) == (result.ops, result.kept, None)
     assert again.model is None
+    assert again.coverage is not None
+    assert again.coverage.int8 == 1.0
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     shown = CliRunner().invoke(app, ["replay", str(tmp_path), "--json"])
     assert shown.exit_code == 0

@@ -46,6 +46,8 @@ def workspace(folder: Path, ops: int = 400, trials: int = 40, items: int = 2000)
         pairing = {"counts": [items], "digests": ["0"], "items": None, "kinds": {}}
         journal.append("baseline", {"answer": {"pairing": pairing, "trial": baseline.to_json()}})
         described = [{"name": n, "kind": "linear", "parameters": 1000, "note": ""} for n in names]
+        multiplied = {"ops": dict.fromkeys(names, 1000), "unseen": {"matmul": 50 * ops}}
+        journal.append("work", {"answer": {**multiplied, "uncounted": {}, "others": {"softmax": 6}}})
         journal.append("ops", {"samples": 128, "answer": described})
         journal.append("harm", {"samples": 128, "answer": [
             [name, scheme.to_json(), harm * factor]

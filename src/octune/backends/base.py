@@ -35,6 +35,7 @@ import numpy.typing as npt
 from octune.backends.batches import Inputs
 from octune.backends.opened import Opened, Source
 from octune.calibration import Ranges
+from octune.coverage import Work
 from octune.errors import UnsupportedError
 from octune.int8 import Limit
 from octune.plan import Op, Plan, Scheme
@@ -227,6 +228,12 @@ class Backend(ABC):
         """Run fp32 over input batches and show every op's input to ``visit``, padding left out where it is
         known.
         """
+
+    def work(self, inputs: Any) -> Work | None:
+        """What one batch computes in fp32, in multiply-adds: of every op, and of what is not among
+        :meth:`ops`. None where it cannot be told.
+        """
+        return None
 
     @abstractmethod
     def apply(self, plan: Plan, ranges: Ranges) -> Any:

@@ -19,12 +19,13 @@ from typing import Any
 from octune.backends.base import Backend
 from octune.calibration import Ranges, collect
 from octune.cost.table import measure_ops
+from octune.coverage import Work
 from octune.data import Batches
 from octune.engine.clock import Clock
 from octune.engine.events import Listener
 from octune.engine.journal import Journal
 from octune.engine.stopwatch import Stopwatch
-from octune.errors import WorkspaceError
+from octune.errors import WorkspaceError, summary
 from octune.harm import WORST, PlanProbe
 from octune.plan import Op, Scheme
 
@@ -47,6 +48,7 @@ class Survey:
     clock: Clock
     stopwatch: Stopwatch
     ranges: dict[int, Ranges] = field(default_factory=dict)
+    work: Work | None = None
 
     def prepare(self, batches: Batches | None) -> None:
         """Let the backend get ready for plans on a first batch, if there is one."""
@@ -54,6 +56,26 @@ class Survey:
         if inputs is not None:
             self.clock.enter("prepare", "getting the model ready on a first batch")
             self.backend.prepare(inputs)
+
+    def count(self, batches: Batches | None) -> None:
+        """Learn how many multiply-adds each op is, and what else computes, on a first batch."""
+
+        def counted() -> dict[str, Any] | None:
+            inputs = self.stopwatch.example if batches is None else next(self._samples(batches, 1), None)
+            if inputs is None:
+                return None
+            try:
+                work = self.backend.work(inputs)
+            except Exception as error:  # a run does not fail for want of a number
+                log.debug("work", exc_info=True)
+                self.listener.note(
+                    f"multiply-adds could not be counted: {type(error).__name__}: {summary(error)}"
+                )
+                return None
+            return None if work is None else work.to_json()
+
+        answer = self.journal.once("work", {}, counted)
+        self.work = None if answer is None else Work.from_json(answer)
 
     def calibrate(self, batches: Batches | None, samples: int, path: Path | None) -> Ranges:
         """One streaming pass over about ``samples`` samples; constant memory, whatever their number. Without

@@ -48,6 +48,7 @@ def analysis_table(analysis: Analysis, most: int | None = 30, width: int = WIDE)
             f"({OUTLOOK[analysis.outlook]})",
             style="bold",
         ),
+        *_coverage(analysis),
         Text(
             f"harm is squared change of the output over its variance, on {analysis.samples} calibration "
             "samples or fewer",
@@ -55,6 +56,14 @@ def analysis_table(analysis: Analysis, most: int | None = 30, width: int = WIDE)
         ),
     ]
     return Group(*parts)
+
+
+def _coverage(analysis: Analysis) -> list[Text]:
+    coverage = analysis.coverage
+    if coverage is None:
+        return []
+    beside = [Text(coverage.beside, style="dim")] if coverage.beside else []
+    return [Text(f"of its multiply-adds: {coverage}"), *beside]
 
 
 def _wide(rows: Sequence[Row], unit: str) -> Table:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from octune.errors import MissingDependency
-from octune.plan import Op, Plan
+from octune.plan import Op
 
 if TYPE_CHECKING:
     from octune.result import Result, Trial
@@ -35,6 +35,7 @@ def as_data(result: Result, saved_to: str | Path | None = None) -> dict[str, Any
         "threads": result.threads,
         "fp32_in_form": None if result.fp32_in_form is None else result.fp32_in_form.to_json(),
         "int8_gain": result.int8_gain,
+        "coverage": None if result.coverage is None else result.coverage.to_json(),
         "plan": result.plan.to_json(),
         "kept": dict(result.kept),
         "notes": list(result.notes),
@@ -62,7 +63,7 @@ def as_tables(result: Result) -> Tables:
     ops = result.ops or tuple(Op(name, "") for name in result.plan)
     return Tables(
         pandas.DataFrame([_trial_row(trial) for trial in (result.baseline, *result.trials)]),
-        pandas.DataFrame([_op_row(op, result.plan, result.kept.get(op.name)) for op in ops]),
+        pandas.DataFrame([_op_row(op, result) for op in ops]),
     )
 
 
@@ -96,13 +97,14 @@ def _trial_row(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _op_row(op: Op, plan: Plan, kept: str | None) -> dict[str, Any]:
-    scheme = plan.get(op.name)
+def _op_row(op: Op, result: Result) -> dict[str, Any]:
+    scheme, work = result.plan.get(op.name), result.work
     return {
         "op": op.name,
         "kind": op.kind,
         "parameters": op.parameters,
+        "multiply_adds": None if work is None else work.ops.get(op.name, 0),
         "dtype": "fp32" if scheme is None else scheme.dtype,
         "scheme": "fp32" if scheme is None else str(scheme),
-        "why": kept,
+        "why": result.kept.get(op.name),
     }

@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from octune.coverage import percent
 from octune.criterion import DEFAULT_LEVEL, Verdict
 from octune.errors import plural
 from octune.report.progress import trial_table
@@ -49,6 +50,14 @@ def result_table(result: Result, saved_to: str | None = None) -> RenderableType:
         f"{count} {dtype}" for dtype, count in sorted(result.plan.counts().items(), reverse=True)
     )
     table.add_row("ops", f"{len(result.plan)} fp32", counts)
+    coverage = result.coverage
+    if coverage is not None:
+        shares = [
+            f"{percent(share)} {dtype}"
+            for dtype, share in (("int8", coverage.int8), ("bf16", coverage.bf16), ("fp32", coverage.fp32))
+            if share
+        ]
+        table.add_row("multiply-adds", "100% fp32", ", ".join(shares))
     parts: list[RenderableType] = [trial_table([baseline, *result.trials]), Text(), table]
     if result.kept:
         kept = Table(
@@ -71,6 +80,9 @@ def result_table(result: Result, saved_to: str | None = None) -> RenderableType:
             f"{result.stopped_because}"
         ),
     ]
+    if coverage is not None:
+        beside = f"; {coverage.beside}" if coverage.beside else ""
+        parts.append(Text(f"multiply-adds: {coverage}{beside}", style="dim"))
     parts += [Text(f"time: {spent(result)}", style="dim")] if result.stages else []
     parts += [Text(f"note: {note}", style="dim") for note in result.notes]
     where = result.environment

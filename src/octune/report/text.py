@@ -130,6 +130,9 @@ def story(result: Result) -> str:
         f"{count} {dtype}" for dtype, count in sorted(result.plan.counts().items(), reverse=True)
     )
     lines.append(f"  plan      {counts} ({result.plan.digest[:8]})")
+    if (coverage := result.coverage) is not None:
+        lines.append(f"  coverage  of the multiply-adds: {coverage}")
+        lines += [f"            {coverage.beside}"] if coverage.beside else []
     for name, why in list(result.kept.items())[:8]:
         lines.append(f"            {name} stays {result.plan[name].dtype}: {why}")
     if len(result.kept) > 8:

@@ -39,8 +39,10 @@ from octune.backends.onnx.runtimes import ONNX_RUNTIME, RUNTIMES, OnnxModel, Run
 from octune.backends.onnx.smoothing import SmoothingGroups
 from octune.backends.onnx.source import batch_is_free, inferred, input_slots, nodes_of_types, open_model
 from octune.backends.onnx.weights import Int8Weights
+from octune.backends.onnx.work import counted
 from octune.backends.opened import Opened, Source
 from octune.calibration import Ranges
+from octune.coverage import Work
 from octune.errors import DataError, ModelError, UnsupportedError, summary
 from octune.int8 import limit_for
 from octune.machine import probe_machine
@@ -134,6 +136,9 @@ class OnnxBackend(Backend):
                     f"The model cannot be run on the calibration data: {type(error).__name__}: "
                     f"{summary(error)}"
                 ) from error
+
+    def work(self, inputs: Inputs) -> Work:
+        return counted(self._view, self._found, inputs, self._threads)
 
     def harm(
         self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Inputs]

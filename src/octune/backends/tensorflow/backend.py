@@ -44,6 +44,7 @@ from octune.backends.tensorflow.probe.harm import first_order_harm
 from octune.backends.tensorflow.probe.refusals import refused_schemes
 from octune.backends.tensorflow.probe.watching import Watcher
 from octune.calibration import Ranges
+from octune.coverage import Work
 from octune.errors import DataError
 from octune.harm import probe
 from octune.int8 import limit_for
@@ -153,6 +154,9 @@ class TensorFlowBackend(Backend):
                 self._rewriter.weightless, self._rewriter.taps(), self._frozen.outputs.values(), self._threads
             )
         return self._watcher
+
+    def work(self, inputs: Inputs | Feed) -> Work:
+        return self._rewriter.work(next(self.parts(inputs)))
 
     def prepare(self, inputs: Inputs | Feed) -> None:
         """Run every op in int8 on a few rows, and refuse what disagrees with fp32: some kernels are silently

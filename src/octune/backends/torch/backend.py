@@ -38,7 +38,9 @@ from octune.backends.torch.kinds import KINDS
 from octune.backends.torch.layers import Layer
 from octune.backends.torch.opened import OpenedTorch
 from octune.backends.torch.sources import open_model
+from octune.backends.torch.work import counted
 from octune.calibration import Ranges
+from octune.coverage import Work
 from octune.errors import DataError, ModelError, UnsupportedError, plural
 from octune.harm import probe
 from octune.int8 import limit_for
@@ -127,6 +129,9 @@ class TorchBackend(Backend):
                 raise DataError(
                     f"The model cannot be run on the calibration data: {type(error).__name__}: {error}"
                 ) from error
+
+    def work(self, inputs: Inputs) -> Work:
+        return counted(self._prepared, self._found, inputs)
 
     def prepare(self, inputs: Inputs) -> None:
         """Fold BatchNorms, and look at the ops again."""

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import psutil
 
+from octune.coverage import Coverage
 from octune.engine.journal import Journal
 from octune.errors import WorkspaceError
 from octune.evidence import Evidence
@@ -149,6 +150,15 @@ class Facts:
             return max(passing, key=lambda trial: trial.speedup or 0.0)
         scored = [trial for trial in self.result.trials if trial.verdict is not None]
         return min(scored, key=lambda trial: trial.verdict.drop if trial.verdict else 0.0, default=None)
+
+    @cached_property
+    def coverage(self) -> Coverage | None:
+        """Which share of the multiply-adds is int8 in the plan that is shown."""
+        result, trial = self.result, self.shown
+        if result is None or result.work is None or trial is None:
+            return None
+        kept = result.kept if trial is result.best else {}
+        return Coverage.of(trial.plan, result.ops, result.work, kept)
 
     def number(self, trial: Trial) -> str:
         """What a trial is called: fp32, or its place among the trials."""

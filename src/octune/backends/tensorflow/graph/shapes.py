@@ -2,6 +2,7 @@
 
     shapes = Shapes(graph, library)
     shapes["dense/MatMul:0"]         # (None, 768); None for a tensor of unknown rank
+    Shapes(graph, library, {"x:0": array})      # the shapes that they have for these inputs
 
 Large constants are replaced by placeholders of their shape first: inference needs the values of small ones
 only, and a BERT's weights take longer to import than everything else.
@@ -9,13 +10,14 @@ only, and a BERT's weights take longer to import than everything else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
 from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from octune.backends.tensorflow.graph.graph import Array
 from octune.errors import ModelError
 
 __all__ = ["Shape", "Shapes"]
@@ -27,19 +29,28 @@ LONGEST_SHAPE = 256  # elements; a constant with more of them is not a shape
 class Shapes:
     """Tensor name -> static shape."""
 
-    def __init__(self, nodes: Iterable[NodeDef], like: GraphDef) -> None:
+    def __init__(
+        self, nodes: Iterable[NodeDef], like: GraphDef, fed: Mapping[str, Array] | None = None
+    ) -> None:
         small = GraphDef()
         small.library.CopyFrom(like.library)
         small.versions.CopyFrom(like.versions)
         small.node.extend(_small(node) for node in nodes)
+        self._given = {name: tuple(array.shape) for name, array in (fed or {}).items()}
         self._graph = tf.Graph()
         with self._graph.as_default():
+            given = {
+                name: tf.compat.v1.placeholder(array.dtype, array.shape, name=f"octune_fed_{number}")
+                for number, (name, array) in enumerate((fed or {}).items())
+            }
             try:
-                tf.import_graph_def(small, name="")
+                tf.import_graph_def(small, input_map=given, name="")
             except ValueError as error:
                 raise ModelError(f"TensorFlow {tf.__version__} cannot read the graph: {error}") from error
 
     def __getitem__(self, tensor: str) -> Shape | None:
+        if tensor in self._given:
+            return self._given[tensor]
         try:
             shape = self._graph.get_tensor_by_name(tensor).shape
         except KeyError:

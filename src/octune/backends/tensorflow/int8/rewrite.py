@@ -15,6 +15,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from octune.backends.base import OUTPUT
+from octune.backends.batches import Inputs
 from octune.backends.tensorflow.clean.dense import normalise
 from octune.backends.tensorflow.clean.fold import fold, frames
 from octune.backends.tensorflow.clean.layernorm import fuse_layernorms
@@ -29,7 +30,9 @@ from octune.backends.tensorflow.int8.streams import in_streams
 from octune.backends.tensorflow.int8.support import Support, support
 from octune.backends.tensorflow.int8.weights import Weights
 from octune.backends.tensorflow.probe.alone import INPUT, alone
+from octune.backends.tensorflow.probe.work import counted
 from octune.calibration import Ranges
+from octune.coverage import Work
 from octune.int8 import Limit
 from octune.plan import Op, Plan, Scheme
 from octune.repair import repairs_of
@@ -45,9 +48,10 @@ class Rewriter:
         self._frozen, self._able, self._limit = frozen, able, limit
         self._graph = Graph.of(frozen)
         fold(self._graph, frozen.graph_def)
-        inside = frames(self._graph)
+        inside = self._inside = frames(self._graph)
         shapes = Shapes(self._graph, frozen.graph_def)
         normalised = normalise(self._graph, shapes, inside)
+        self._matmuls = normalised.matmuls
         self.layernorms = tuple(fuse_layernorms(self._graph, shapes, inside)) if able.layernorm else ()
         self._shapes = Shapes(self._graph, frozen.graph_def)
         found = find(self._graph, self._shapes, able, normalised, inside)
@@ -61,6 +65,11 @@ class Rewriter:
         reason.
         """
         return self._ops
+
+    def work(self, inputs: Inputs) -> Work:
+        """What fp32 computes for a batch."""
+        names = {self._matmuls.get(op.name, op.name): op.name for op in self._ops}
+        return counted(self._graph, self._frozen.graph_def, names, self._inside, inputs)
 
     def taps(self) -> dict[str, Tap]:
         """What calibration must fetch: an op's name stands for its input, ``name + OUTPUT`` for the

@@ -42,6 +42,8 @@ def comparison_view(facts: Facts) -> ComparisonView | None:
         saved = f"{trial.size / result.baseline.size:.0%}"
         lines.append(Line("weights", megabytes(result.baseline.size), megabytes(trial.size), saved))
     lines.append(_coverage(facts, trial))
+    if (coverage := facts.coverage) is not None:
+        lines.append(Line("multiply-adds", "100% fp32", str(coverage), coverage.beside))
     limit = facts.environment.get("weights")
     if limit in {known.value for known in Limit}:
         lines.append(Line("safe on", ANYWHERE, Limit(limit).safe_on))

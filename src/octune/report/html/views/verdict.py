@@ -112,6 +112,8 @@ def _sentences(facts: Facts, result: Result) -> list[str]:
     said += certainty(verdict)
     if result.best.form == "fp32" and trial.speed is not None:
         said.append(f"It runs {trial.speed} as fast as fp32.")
+    if facts.coverage is not None:
+        said.append(f"Of the multiply-adds: {facts.coverage}.")
     if result.certified is not None:
         held = result.certified
         said.append(

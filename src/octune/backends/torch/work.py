@@ -1,0 +1,177 @@
+"""What one fp32 batch computes: multiply-adds by op, and the types of everything else that ran.
+
+    work = counted(model, found, inputs)
+
+Every operator that PyTorch dispatches is looked at while it runs, wherever it was called from: a module, a
+function, a scripted part. It belongs to the op in whose forward it runs, else to the op whose weight it
+reads.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from octune.backends.batches import Inputs
+from octune.backends.torch.discover import Found
+from octune.backends.torch.hooks import hooks
+from octune.coverage import Work
+
+__all__ = ["counted"]
+
+# What users call operators whose names are those of kernels.
+TITLES = {
+    "addmm": "matmul",
+    "mm": "matmul",
+    "bmm": "matmul",  # also what a matmul of three axes becomes
+    "baddbmm": "matmul",
+    "mv": "matmul",
+    "addmv": "matmul",
+    "mkldnn_rnn_layer": "lstm",
+    "native_layer_norm": "layer_norm",
+    "native_group_norm": "group_norm",
+    "native_batch_norm": "batch_norm",
+    "scaled_dot_product_flash_attention_for_cpu": "scaled_dot_product_attention",
+}
+# Operators that only move, make or look up numbers.
+MOVES = {
+    "arange", "as_strided", "bernoulli", "bitwise_and", "bitwise_not", "bitwise_or", "cat", "clone",
+    "constant_pad_nd", "contiguous", "copy", "cumsum", "embedding", "empty", "empty_like",
+    "empty_strided", "eq", "expand", "fill", "flip", "full", "full_like", "gather", "ge", "gt", "index",
+    "index_put", "index_select", "isin", "le", "lift_fresh", "local_scalar_dense", "logical_and",
+    "logical_not", "logical_or", "lt", "masked_fill", "ne", "new_empty", "new_full", "new_ones",
+    "new_zeros", "nonzero", "ones", "ones_like", "pad", "rand", "randn", "repeat", "repeat_interleave",
+    "reshape_alias", "roll", "scalar_tensor", "scatter", "select_scatter", "slice_scatter", "split",
+    "split_with_sizes", "stack", "to_copy", "tril", "triu", "unfold", "unsafe_split", "unsafe_view",
+    "unsafe_index", "where", "zeros", "zeros_like", "zero", "eye", "unique2", "sort", "topk", "argmax",
+    "argmin", "max", "min", "any", "all", "item", "bucketize",
+}  # fmt: skip
+
+
+def _recurrent(x: torch.Tensor, weights: Sequence[torch.Tensor]) -> int:
+    """Multiply-adds of a layer over all time steps."""
+    return prod(x.shape[:-1]) * sum(weight.numel() for weight in weights if weight.dim() == 2)
+
+
+def _lstm_layer(x: torch.Tensor, *weights: Any, **_: Any) -> int:
+    return _recurrent(x, [weight for weight in weights[:2] if isinstance(weight, torch.Tensor)])
+
+
+def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> int:
+    return prod(query.shape[:-1]) * int(key.shape[-2]) * (query.shape[-1] + value.shape[-1])
+
+
+def _vector(matrix: torch.Tensor, *_: Any, **__: Any) -> int:
+    return matrix.numel()
+
+
+def _vector_added(start: torch.Tensor, matrix: torch.Tensor, *_: Any, **__: Any) -> int:
+    return matrix.numel()
+
+
+aten = torch.ops.aten
+# PyTorch's own table lacks what only CPUs have.
+FORMULAS: Mapping[Any, Callable[..., int]] = {
+    aten.mkldnn_rnn_layer: _lstm_layer,
+    aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    aten.mv: _vector,
+    aten.dot: _vector,
+    aten.addmv: _vector_added,
+}
+
+
+def counted(model: nn.Module, found: Iterable[Found], inputs: Inputs) -> Work:
+    """Run one batch, and count."""
+    listed = list(found)
+    counter = _Counter({item.op.name: item.module for item in listed})
+    # Without gradients, but not in inference mode: there, compound operators arrive as one.
+    with _plain_attention(), hooks(counter.watch()), torch.no_grad(), counter:
+        inputs(model)
+    names = {item.op.name for item in listed}
+    return Work({n: c for n, c in counter.ops.items() if n in names}, counter.unseen, {}, counter.others)
+
+
+@contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Without the fused forward of a whole encoder layer, in which nothing can be told apart."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its base is not typed
+    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._modules = modules
+        self._inside: list[str] = []
+        self._owners: dict[tuple[int, Any], str] = {
+            (parameter.untyped_storage().data_ptr(), parameter.storage_offset()): name
+            for name, module in reversed(list(modules.items()))
+            for parameter in module.parameters()
+        }
+        self.ops: Counter[str] = Counter()
+        self.unseen: Counter[str] = Counter()
+        self.others: Counter[str] = Counter()
+
+    def watch(self) -> Iterator[Any]:
+        """Hooks that say in which op the model is."""
+        for name, module in self._modules.items():
+
+            def enter(module: nn.Module, args: Any, name: str = name) -> None:
+                self._inside.append(name)
+
+            def leave(module: nn.Module, args: Any, output: Any) -> None:
+                self._inside.pop()
+
+            yield module.register_forward_pre_hook(enter)
+            yield module.register_forward_hook(leave, always_call=True)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        packet = func._overloadpacket
+        title = packet.__name__.strip("_")
+        products = self._products(packet, args, kwargs, out)
+        owner = self._inside[0] if self._inside else self._reads(args)
+        if products is not None:
+            if owner is not None:
+                self.ops[owner] += products
+            else:
+                self.unseen[TITLES.get(title, title)] += products
+        elif not self._inside and not func.is_view and title not in MOVES and _floats(out):
+            self.others[TITLES.get(title, title)] += 1
+        return out
+
+    @staticmethod
+    def _products(packet: Any, args: Any, kwargs: Any, out: Any) -> int | None:
+        if packet in FORMULAS:
+            return FORMULAS[packet](*args, **kwargs)
+        if packet in flop_registry:
+            return int(flop_registry[packet](*args, **kwargs, out_val=out)) // 2
+        return None
+
+    def _reads(self, args: Any) -> str | None:
+        for leaf in tree_leaves(args):
+            if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
+                owner = self._owners.get((leaf.untyped_storage().data_ptr(), leaf.storage_offset()))
+                if owner is not None:
+                    return owner
+        return None
+
+
+def _floats(out: Any) -> bool:
+    return any(isinstance(leaf, torch.Tensor) and leaf.is_floating_point() for leaf in tree_leaves(out))
