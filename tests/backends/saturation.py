@@ -9,6 +9,7 @@ once more, on the kernels that older CPUs run.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -29,17 +30,18 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Shape:
-    """A linear op, or a convolution with a square kernel."""
+    """A linear op, or a convolution with a kernel of equal sides."""
 
     inputs: int
     outputs: int
     kernel: int = 0
     groups: int = 1
+    rank: int = 2  # dimensions of the image
 
     def weight(self, seed: int, tail: float) -> Array:
         """Random weights; the larger ``tail``, the more they are alike but for a few."""
         random = np.random.default_rng(seed)
-        shape = (self.outputs, self.inputs // self.groups, *[self.kernel] * (2 if self.kernel else 0))
+        shape = (self.outputs, self.inputs // self.groups, *[self.kernel] * (self.rank if self.kernel else 0))
         numbers = random.uniform(-1, 1, shape)
         return (
             np.sign(numbers)
@@ -59,8 +61,8 @@ class Shape:
                     rows.append(pattern)
                     continue
                 first = output // (self.outputs // self.groups) * (self.inputs // self.groups)
-                image = np.zeros((self.inputs, self.kernel + 3, self.kernel + 3))
-                image[first : first + len(pattern), : self.kernel, : self.kernel] = pattern
+                image = np.zeros((self.inputs, *[self.kernel + 3] * self.rank))
+                image[slice(first, first + len(pattern)), *[slice(self.kernel)] * self.rank] = pattern
                 rows.append(image)
         return np.stack(rows).astype(np.float32)
 
@@ -74,14 +76,18 @@ class Shape:
         )
         if not self.kernel:
             return x @ values.T * scales, np.abs(x) @ np.abs(values.T) * scales
-        windows = np.lib.stride_tricks.sliding_window_view(x, (self.kernel, self.kernel), axis=(2, 3))
-        parts = windows.reshape(len(x), self.groups, -1, *windows.shape[2:])
-        kernels = values.reshape(self.groups, -1, *values.shape[1:])
+        windows = np.lib.stride_tricks.sliding_window_view(
+            x, (self.kernel,) * self.rank, axis=tuple(range(2, 2 + self.rank))
+        )
+        sizes = windows.shape[2 : 2 + self.rank]
+        parts = windows.reshape(len(x), self.groups, -1, math.prod(sizes), self.kernel**self.rank)
+        kernels = values.reshape(self.groups, -1, values.shape[1], self.kernel**self.rank)
         together = [
-            np.einsum("bgchwij,gocij->bgohw", p, k).reshape(len(x), self.outputs, *windows.shape[2:4])
+            np.einsum("bgcwk,gock->bgow", p, k).reshape(len(x), self.outputs, *sizes)
             for p, k in ((parts, kernels), (np.abs(parts), np.abs(kernels)))
         ]
-        return together[0] * scales[:, None, None], together[1] * scales[:, None, None]
+        scales = scales.reshape(-1, *[1] * self.rank)
+        return together[0] * scales, together[1] * scales
 
 
 LINEAR = (Shape(768, 24), Shape(64, 24), Shape(63, 17), Shape(5, 8), Shape(2, 4), Shape(1, 4))
@@ -89,6 +95,11 @@ CONV = (
     Shape(64, 24, 3), Shape(64, 24, 1), Shape(33, 16, 1), Shape(33, 16, 3), Shape(3, 16, 7), Shape(3, 16,
     3), Shape(1, 8, 3), Shape(2, 8, 3), Shape(32, 32, 3, 32), Shape(24, 24, 5, 24), Shape(32, 64, 3, 32),
     Shape(64, 32, 3, 4), Shape(48, 16, 3, 16),
+)  # fmt: skip
+CONV_OF_OTHER_RANKS = (
+    Shape(64, 24, 3, rank=1), Shape(33, 16, 3, rank=1), Shape(1, 8, 5, rank=1), Shape(32, 32, 9, 32, rank=1),
+    Shape(64, 32, 5, 4, rank=1), Shape(32, 24, 3, rank=3), Shape(33, 16, 1, rank=3), Shape(3, 16, 3, rank=3),
+    Shape(1, 8, 3, rank=3), Shape(16, 16, 3, 16, rank=3), Shape(32, 16, 3, 4, rank=3),
 )  # fmt: skip
 NEW_CPU = Machine("a CPU with VNNI", "x86_64", 2, ("avx2", "avx512f", "avx512_vnni"), None)
 

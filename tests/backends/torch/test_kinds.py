@@ -1,34 +1,31 @@
-"""Kinds of modules: what each offers, what replaces it, and that another one is a few lines."""
+"""Kinds of modules: what each offers, and what replaces it."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from octune.backends import Settings
-from octune.backends.torch import TorchBackend, kinds
 from octune.backends.torch.hooks import hooks
 from octune.backends.torch.kinds import (
     KINDS,
     LAYERS,
+    Conv1d,
     Conv2d,
+    Conv3d,
     Embedding,
     Kind,
     Linear,
     TransposedLinear,
     kind_of,
 )
-from octune.backends.torch.kinds.conv import Bf16Conv, Conv, Int8Conv
 from octune.calibration import Observer, TensorStats
 from octune.errors import PlanError
 from octune.int8 import Limit
-from octune.plan import Plan, Scheme
-from tests.backends.contract import calibrated
+from octune.plan import Scheme
 
 
 def observed(x: torch.Tensor, axis: int = -1) -> TensorStats:
@@ -41,16 +38,22 @@ def test_saved_models_find_their_layers_under_these_names() -> None:
     assert set(LAYERS) == {
         "int8_linear",
         "int8_dynamic_linear",
+        "int8_conv1d",
         "int8_conv2d",
+        "int8_conv3d",
         "int8_embedding",
         "bf16_linear",
+        "bf16_conv1d",
         "bf16_conv2d",
+        "bf16_conv3d",
         "bf16_embedding",
     }
     assert {name for name, layer in LAYERS.items() if layer.multiplies_int8} == {
         "int8_linear",
         "int8_dynamic_linear",
+        "int8_conv1d",
         "int8_conv2d",
+        "int8_conv3d",
     }
 
 
@@ -59,9 +62,10 @@ def test_saved_models_find_their_layers_under_these_names() -> None:
     [
         (nn.Linear(2, 2), Linear),
         (Conv1D(2, 2), TransposedLinear),
+        (nn.Conv1d(2, 2, 1), Conv1d),
         (nn.Conv2d(2, 2, 1), Conv2d),
+        (nn.Conv3d(2, 2, 1), Conv3d),
         (nn.Embedding(2, 2), Embedding),
-        (nn.Conv1d(2, 2, 1), type(None)),
         (nn.LayerNorm(2), type(None)),
     ],
 )
@@ -124,52 +128,3 @@ def test_hooks_go_whatever_happens() -> None:
         raise KeyError(module(torch.ones(1, 2)))
     module(torch.ones(1, 2))
     assert len(seen) == 1
-
-
-class Int8Conv1d(Int8Conv):
-    kind = "int8_conv1d"
-    rank = 1
-    layout = torch.contiguous_format
-
-
-class Bf16Conv1d(Bf16Conv):
-    kind = "bf16_conv1d"
-    convolve = staticmethod(F.conv1d)
-
-
-class Conv1d(Conv):
-    name = "conv1d"
-    plain = nn.Conv1d
-    layers: ClassVar = {"static": Int8Conv1d, "bf16": Bf16Conv1d}
-    batchnorm = nn.BatchNorm1d
-
-
-class PadsBehind(nn.Conv1d):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(F.pad(x, (0, 2)))
-
-
-def test_another_kind_is_a_class_and_its_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found, folded, observed, timed, measured and applied, and nothing else of the backend knows of it."""
-    monkeypatch.setattr(kinds, "KINDS", (*KINDS, Conv1d))
-    torch.manual_seed(0)
-    norm = nn.BatchNorm1d(16)
-    norm.running_mean, norm.running_var = torch.randn(16), torch.rand(16) + 0.5  # type: ignore[assignment]
-    model = nn.Sequential(
-        nn.Conv1d(4, 16, 3, stride=2), norm, nn.ReLU(), PadsBehind(16, 8, 3, groups=2)
-    ).eval()
-    backend = TorchBackend(model, Settings())
-    batches = [torch.randn(4, 4, 21) for _ in range(2)]
-    ranges = calibrated(backend, batches)
-    assert [op.kind for op in backend.ops()] == ["conv1d", "conv1d"]
-    assert any("1 BatchNorm" in note for note in backend.notes)
-    call = backend.split(batches[0])[0]
-    (wanted,) = backend.run(backend.fp32_model(), call).values()
-    schemes = [scheme for scheme in backend.ops()[0].schemes if scheme.dtype != "fp32"]
-    harms = backend.harm({"0": schemes, "3": schemes}, ranges, [call])
-    for scheme in schemes:
-        made = backend.apply(Plan(dict.fromkeys(("0", "3"), scheme)), ranges)
-        (got,) = backend.run(made, call).values()
-        assert abs(got - wanted).max() < 0.05 * abs(wanted).max()
-        assert all(harms[name, scheme] < 1e-3 for name in ("0", "3"))
-        assert all(backend.alone(op, scheme, ranges)() is not None for op in backend.ops())

@@ -7,20 +7,21 @@ import torch
 from torch import nn
 
 from octune.plan import Scheme
-from tests.backends.saturation import CONV, LINEAR, Array, ExactSums, Shape
+from tests.backends.saturation import CONV, CONV_OF_OTHER_RANKS, LINEAR, Array, ExactSums, Shape
 
 
 class TestTorch(ExactSums):
     schemes = (*ExactSums.schemes, Scheme.int8("dynamic"))
 
-    @pytest.fixture(params=LINEAR + CONV, ids=str)
+    @pytest.fixture(params=LINEAR + CONV + CONV_OF_OTHER_RANKS, ids=str)
     def shape(self, request: pytest.FixtureRequest) -> Shape:
         return request.param
 
     def build(self, shape: Shape, weight: Array) -> nn.Module:
         inputs, outputs = shape.inputs, shape.outputs
+        convolution = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[shape.rank - 1]
         op = (
-            nn.Conv2d(inputs, outputs, shape.kernel, groups=shape.groups, bias=False)
+            convolution(inputs, outputs, shape.kernel, groups=shape.groups, bias=False)
             if shape.kernel
             else nn.Linear(inputs, outputs, bias=False)
         )

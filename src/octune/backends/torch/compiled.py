@@ -38,6 +38,8 @@ log = logging.getLogger("octune")
 # has it, takes longer than it saves.
 COMPILER = {"freezing": True, "aot_inductor.precompile_headers": False, "cpp.vec_isa_ok": True}
 
+Free = Callable[[torch.Tensor], tuple[int, ...]]  # which dimensions of an input may vary
+
 
 @dataclass(frozen=True)
 class Signature:
@@ -49,11 +51,11 @@ class Signature:
     named: tuple[tuple[str, str, int, tuple[int | None, ...]], ...]
 
     @classmethod
-    def of(cls, call: Inputs, dynamic: Callable[[torch.Tensor], int]) -> Signature:
-        """The signature of a call whose tensors have their first ``dynamic(tensor)`` dimensions free."""
+    def of(cls, call: Inputs, dynamic: Free) -> Signature:
+        """The signature of a call whose tensors have their ``dynamic(tensor)`` dimensions free."""
 
         def shape(tensor: torch.Tensor) -> tuple[int | None, ...]:
-            return tuple(None if i < dynamic(tensor) else int(size) for i, size in enumerate(tensor.shape))
+            return tuple(None if i in dynamic(tensor) else int(size) for i, size in enumerate(tensor.shape))
 
         return cls(
             tuple((str(t.dtype), t.ndim, shape(t)) for t in call.args),
@@ -178,20 +180,35 @@ class CompiledModel(nn.Module):
             return getattr(eager, name)  # model.config and the like
 
 
-def dynamic_dims(tensor: torch.Tensor) -> int:
-    """How many leading dimensions may vary: batch, and sequence for tokens and hidden states; images keep
-    their size.
+def dynamic_dims(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Which dimensions may vary: batch, sequence for tokens and hidden states, and the length of a signal
+    behind its channels; images and volumes keep their size. The model may fix some of them.
     """
-    return 1 if tensor.ndim in (1, 4, 5) else min(2, tensor.ndim)
+    return (0,) if tensor.ndim in (4, 5) else tuple(range(tensor.ndim))
+
+
+# What is tried, one after the other: a signal's channels may be fixed (to one, say), and its length.
+_TRIED: tuple[Free, ...] = (
+    dynamic_dims,
+    lambda tensor: tuple(dim for dim in dynamic_dims(tensor) if dim != 1 or tensor.ndim != 3),
+    lambda tensor: dynamic_dims(tensor)[:2],
+    lambda tensor: dynamic_dims(tensor)[:1],
+    lambda tensor: (),
+)
 
 
 def export(model: nn.Module, call: Inputs) -> tuple[torch.export.ExportedProgram, Signature]:
-    """Export with free batch and sequence sizes; where the model does not allow that, with free batch, then
-    fixed.
+    """Export with as many sizes free as the model allows: batch, sequence and length, or batch alone, or
+    none.
     """
     call = _plain(call)
     failures: list[Exception] = []
-    for dynamic in (dynamic_dims, lambda tensor: min(1, tensor.ndim), lambda tensor: 0):
+    tried: set[tuple[tuple[int, ...], ...]] = set()
+    for dynamic in _TRIED:
+        dims = tuple(dynamic(tensor) for tensor in (*call.args, *call.kwargs.values()))
+        if dims in tried:
+            continue
+        tried.add(dims)
         try:
             program = _export(model, call, dynamic)
             return program, Signature.of(call, dynamic).narrowed(_specialized(program))
@@ -233,9 +250,7 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().view(-1).view(tensor.shape)
 
 
-def _export(
-    model: nn.Module, call: Inputs, dynamic: Callable[[torch.Tensor], int]
-) -> torch.export.ExportedProgram:
+def _export(model: nn.Module, call: Inputs, dynamic: Free) -> torch.export.ExportedProgram:
     # A dimension of size 1 in the example would be taken for a constant.
     call = Inputs(
         tuple(_widened(t, dynamic(t)) for t in call.args),
@@ -244,7 +259,7 @@ def _export(
     auto = torch.export.Dim.AUTO
 
     def free(tensor: torch.Tensor) -> dict[int, Any]:
-        return dict.fromkeys(range(dynamic(tensor)), auto)
+        return dict.fromkeys(dynamic(tensor), auto)
 
     shapes: Any = tuple(free(t) for t in call.args), {n: free(t) for n, t in call.kwargs.items()}
     flat = _by_parameter(model, shapes)
@@ -266,8 +281,8 @@ def _by_parameter(model: nn.Module, shapes: tuple[tuple[Any, ...], dict[str, Any
     return {**dict(zip(names, positional, strict=False)), **named}
 
 
-def _widened(tensor: torch.Tensor, dims: int) -> torch.Tensor:
-    for dim in range(dims):
+def _widened(tensor: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+    for dim in dims:
         if tensor.shape[dim] == 1:
             tensor = torch.cat([tensor, tensor], dim)
     return tensor

@@ -28,7 +28,15 @@ _META = torch.library.Library("onednn", "IMPL", "Meta")  # type: ignore[no-untyp
 # Packing has no meta kernel of its own; export needs one. Packed linear weights look transposed.
 _META.impl("qlinear_prepack", lambda weight, x_shape=None: weight.t())  # type: ignore[no-untyped-call]
 _META.impl("qconv_prepack", lambda weight, *rest: weight)  # type: ignore[no-untyped-call]
+_META.impl("qconv3d_pointwise", lambda *args: onednn.qconv_pointwise.default(*args))  # type: ignore[no-untyped-call]
 
+# What computes every number of its result from the numbers at the same place of its arguments.
+_POINTWISE = {
+    aten.add.Tensor, aten.add_.Tensor, aten.mul.Tensor, aten.relu.default, aten.relu_.default,
+    aten.gelu.default, aten.silu.default, aten.silu_.default, aten.hardswish.default, aten.hardswish_.default,
+    aten.hardtanh.default, aten.hardtanh_.default, aten.leaky_relu.default, aten.leaky_relu_.default,
+    aten.sigmoid.default, aten.tanh.default,
+}  # fmt: skip
 # Positions in the arguments of onednn.qlinear_pointwise.
 _PACKED, _SCALES, _BIAS = 3, 4, 6
 
@@ -44,11 +52,13 @@ def lower(
     known = {node: outputs[buffers[node]] for node in buffers if outputs and buffers[node] in outputs}
     _drop_dropout(graph)
     _drop_idle_casts(graph)
+    _keep_heights(graph)
     _share_quantizes(graph)
     _pool_uint8(graph)
     _quantize_skips(graph)
     _quantize_shortcuts(graph, known)
     _merge_linears(graph)
+    _keep_volumes_apart(graph)
     graph.eliminate_dead_code()
     graph.lint()
     program.graph_module.recompile()
@@ -82,6 +92,35 @@ def _drop_idle_casts(graph: Graph) -> None:
             and source.meta["val"].dtype == node.args[1]
         ):
             _replace(graph, node, source)
+
+
+def _keep_heights(graph: Graph) -> None:
+    """Between convolutions of one dimension, which run as images of height one, leave the height where it is:
+    the compiler then sees an activation right behind its convolution, and moves it into the kernel.
+    """
+    for node in list(graph.nodes):
+        flat = [arg for arg in node.args if isinstance(arg, Node)]
+        if node.target is aten.unsqueeze.default and node.args[1] == 2 and _is_flattened(flat[0]):
+            _replace(graph, node, flat[0].args[0])  # type: ignore[arg-type]
+        elif node.target in _POINTWISE and flat and all(map(_is_flattened, flat)):
+            _run_with_height(graph, node)
+
+
+def _is_flattened(node: Node) -> bool:
+    if node.target is not aten.squeeze.dim or node.args[1] != 2:
+        return False
+    source: Any = node.args[0]
+    return len(source.meta["val"].shape) == 4
+
+
+def _run_with_height(graph: Graph, node: Node) -> None:
+    args = [arg.args[0] if isinstance(arg, Node) else arg for arg in node.args]
+    with graph.inserting_before(node):
+        whole = graph.call_function(node.target, tuple(args), node.kwargs)  # type: ignore[arg-type]
+        flattened = graph.call_function(aten.squeeze.dim, (whole, 2))
+    whole.meta = {**node.meta, "val": node.meta["val"].unsqueeze(2)}
+    flattened.meta = dict(node.meta)
+    _replace(graph, node, flattened)
 
 
 def _pool_uint8(graph: Graph) -> None:
@@ -153,6 +192,8 @@ def _quantize_shortcuts(graph: Graph, known: Mapping[str, tuple[float, int]]) ->
             continue
         skip = both[1]
         weight = skip.args[_PACKED].args[0]
+        while weight.op == "call_function":  # given a height
+            weight = weight.args[0]
         if weight.name in known:
             add.replace_input_with(skip, _rounded(graph, skip, (*known[weight.name], 0, 255, torch.uint8)))
 
@@ -193,6 +234,18 @@ def _merge_linears(graph: Graph) -> None:
             _merge(graph, group)
 
 
+def _keep_volumes_apart(graph: Graph) -> None:
+    """The compiler knows one convolution for any number of dimensions, and moves activations and additions
+    into it, which in three dimensions the kernel refuses. It does not know this addition.
+    """
+    for node in _calls(graph, onednn.qconv3d_pointwise.default):
+        with graph.inserting_before(node):
+            convolved = graph.call_function(onednn.qconv_pointwise.default, node.args)
+            kept = graph.call_function(aten.add.Tensor, (convolved, 0.0))
+        convolved.meta, kept.meta = dict(node.meta), dict(node.meta)
+        _replace(graph, node, kept)
+
+
 def _is_constant(value: Any) -> bool:
     return value is None or (isinstance(value, Node) and value.op in ("placeholder", "get_attr"))
 
@@ -230,6 +283,7 @@ def fill_empty_arguments(program: torch.export.ExportedProgram) -> None:
         onednn.qlinear_pointwise.default,
         onednn.qlinear_pointwise.tensor,
         onednn.qconv_pointwise.default,
+        onednn.qconv3d_pointwise.default,
     ):
         node.args = tuple([0.0] if argument == [] else argument for argument in node.args)
 
@@ -240,9 +294,9 @@ def fold_packing(module: nn.Module) -> None:
         return
     graph = module.graph
     for index, node in enumerate(_calls(graph, onednn.qlinear_prepack.default, onednn.qconv_prepack.default)):
-        if any(isinstance(arg, Node) and arg.op != "get_attr" for arg in node.args):
+        values = [_constant(module, argument) for argument in node.args]
+        if any(value is _VARIES for value in values):
             continue
-        values = [_attribute(module, arg.target) if isinstance(arg, Node) else arg for arg in node.args]
         name = f"_octune_packed_{index}"
         setattr(module, name, node.target(*values))  # type: ignore[operator]
         with graph.inserting_before(node):
@@ -264,6 +318,21 @@ def quantize_as_layers_do(module: nn.Module, quantize: Callable[..., torch.Tenso
             new = module.graph.call_function(quantize, node.args[:3])
         _replace(module.graph, node, new)
     module.recompile()
+
+
+_VARIES = object()
+
+
+def _constant(module: nn.Module, argument: Any) -> Any:
+    """What an argument is in every call: weights, or what is computed from weights alone."""
+    if not isinstance(argument, Node):
+        return argument
+    if argument.op == "get_attr":
+        return _attribute(module, argument.target)
+    if argument.op != "call_function" or argument.kwargs:
+        return _VARIES
+    values = [_constant(module, value) for value in argument.args]
+    return _VARIES if any(value is _VARIES for value in values) else argument.target(*values)  # type: ignore[operator]
 
 
 def _attribute(module: nn.Module, path: Any) -> Any:

@@ -122,7 +122,8 @@ def _batch_norm(
 ) -> nn.Module | None:
     if training or not all(isinstance(tensor, torch.Tensor) for tensor in (weight, bias, mean, variance)):
         return None
-    layer = nn.BatchNorm2d(weight.shape[0], eps, momentum, device="meta")
+    made = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
+    layer = made[x.meta["val"].ndim](weight.shape[0], eps, momentum, device="meta")
     layer.running_mean, layer.running_var = mean, variance
     layer.num_batches_tracked = torch.tensor(0)
     return _with(layer, weight=weight, bias=bias)
@@ -137,7 +138,9 @@ def _with(layer: nn.Module, **tensors: torch.Tensor | None) -> nn.Module:
 # call -> (position of the weight, how to make its module)
 _REBUILD: dict[Any, tuple[int, Callable[..., nn.Module | None]]] = {
     aten.linear.default: (1, _linear),
+    aten.conv1d.default: (1, partial(_conv, nn.Conv1d)),
     aten.conv2d.default: (1, partial(_conv, nn.Conv2d)),
+    aten.conv3d.default: (1, partial(_conv, nn.Conv3d)),
     aten.batch_norm.default: (1, _batch_norm),
     aten.embedding.default: (0, _embedding),
 }

@@ -26,6 +26,11 @@ _ROUNDER = torch.tensor(1.5 * 2**23, dtype=torch.float32, device="cpu")
 # Elements at a time: a large activation need not become another one four times its size, whose fresh memory
 # costs more than the arithmetic.
 _PIECE = 1 << 19
+# Memory layouts without gaps: of anything else, and of tensors with five dimensions.
+_LAYOUTS = (
+    (torch.contiguous_format, torch.channels_last),
+    (torch.contiguous_format, torch.channels_last_3d),
+)
 
 
 def to_uint8(x: torch.Tensor, scale: float | torch.Tensor, zero_point: int | torch.Tensor) -> torch.Tensor:
@@ -40,7 +45,7 @@ def to_uint8(x: torch.Tensor, scale: float | torch.Tensor, zero_point: int | tor
 
 def quantize(x: torch.Tensor, offset: torch.Tensor, multiplier: float) -> torch.Tensor:
     """The same in eager mode, on a :func:`grid` that is known already."""
-    if not x.is_contiguous() and not x.is_contiguous(memory_format=torch.channels_last):
+    if not any(x.is_contiguous(memory_format=layout) for layout in _LAYOUTS[x.ndim == 5]):
         x = x.contiguous()
     if x.numel() <= _PIECE:
         return _rounded(x, offset, multiplier).byte()

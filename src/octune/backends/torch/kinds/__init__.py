@@ -10,14 +10,25 @@ from __future__ import annotations
 from torch import nn
 
 from octune.backends.torch.kinds.base import Kind
-from octune.backends.torch.kinds.conv import Conv2d
+from octune.backends.torch.kinds.conv import Conv1d, Conv2d, Conv3d
 from octune.backends.torch.kinds.embedding import Embedding
 from octune.backends.torch.kinds.linear import Linear, TransposedLinear
 from octune.backends.torch.layers import Layer
 
-__all__ = ["KINDS", "LAYERS", "Conv2d", "Embedding", "Kind", "Linear", "TransposedLinear", "kind_of"]
+__all__ = [
+    "KINDS",
+    "LAYERS",
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "Embedding",
+    "Kind",
+    "Linear",
+    "TransposedLinear",
+    "kind_of",
+]
 
-KINDS: tuple[type[Kind], ...] = (Linear, TransposedLinear, Conv2d, Embedding)
+KINDS: tuple[type[Kind], ...] = (Linear, TransposedLinear, Conv1d, Conv2d, Conv3d, Embedding)
 # By the names that saved models know them by.
 LAYERS: dict[str, type[Layer]] = {layer.kind: layer for kind in KINDS for layer in kind.layers.values()}
 

@@ -24,7 +24,7 @@ from octune.backends.torch.quantize import quantize, to_uint8
 from octune.calibration import TensorStats
 from octune.int8 import Grid
 
-__all__ = ["Conv", "Conv2d", "Int8Conv2d"]
+__all__ = ["Conv", "Conv1d", "Conv2d", "Conv3d", "Int8Conv2d"]
 
 
 class Int8Conv(Int8Layer):
@@ -43,11 +43,15 @@ class Int8Conv(Int8Layer):
 
     rank: ClassVar[int]
     layout: ClassVar[torch.memory_format]
+    kernel: ClassVar[Any] = onednn.qconv_pointwise.default
+    # Dimensions of size one that the kernel sees in front of those of the image.
+    added: ClassVar[int] = 0
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.stride, self.padding, self.dilation = (
-            list(settings[name]) for name in ("stride", "padding", "dilation")
+            [none] * self.added + list(settings[name])
+            for name, none in (("stride", 1), ("padding", 0), ("dilation", 1))
         )
         self.groups = int(settings["groups"])
 
@@ -57,7 +61,8 @@ class Int8Conv(Int8Layer):
             pads = _pads(self.settings, weight, shape)
             around = [before + after for before, after in zip(pads[::2], pads[1::2], strict=True)]
             sizes = (size + zeros for size, zeros in zip(shape[2:], reversed(around), strict=True))
-            shape = [*shape[:2], *sizes]
+            shape = [*shape[:2], *[1] * self.added, *sizes]
+        weight = weight.reshape(*weight.shape[:2], *[1] * self.added, *weight.shape[2:])
         if torch.compiler.is_compiling() and self._single:
             weight, shape = self._with_second_channel(weight), shape and [shape[0], 2, *shape[2:]]
         packed: torch.Tensor = onednn.qconv_prepack.default(
@@ -74,7 +79,7 @@ class Int8Conv(Int8Layer):
         return self.weight_int8.shape[1] * self.groups == 1
 
     def _with_second_channel(self, x: torch.Tensor) -> torch.Tensor:
-        return F.pad(x, (0, 0) * self.rank + (0, 1))
+        return F.pad(x, (0, 0) * (self.rank + self.added) + (0, 1))
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         compiling = torch.compiler.is_compiling()
@@ -86,16 +91,20 @@ class Int8Conv(Int8Layer):
         x = x.unsqueeze(0) if squeezed else x
         if kernel.smooth is not None:
             x = x * kernel.smooth.reshape(-1, *(1,) * self.rank)
+        for _ in range(self.added):
+            x = x.unsqueeze(2)
         if compiling and self._single:
             x = self._with_second_channel(x)
         x = x.contiguous(memory_format=self.layout)
         q = to_uint8(x, self.scale, self.zero_point) if compiling else quantize(x, *kernel.grid)
         if "pads" in self.settings:  # after the quantize: a quarter of the bytes
             q = F.pad(q, _pads(self.settings, self.weight_int8, x.shape), value=self.zero_point)
-        y: torch.Tensor = onednn.qconv_pointwise.default(
+        y: torch.Tensor = self.kernel(
             q, self.scale, self.zero_point, *kernel[:4],
             self.stride, self.padding, self.dilation, self.groups, 1.0, 0, torch.float32, "none", [], "",
         )  # fmt: skip
+        for _ in range(self.added):
+            y = y.squeeze(2)
         return y.squeeze(0) if squeezed else y
 
 
@@ -128,7 +137,6 @@ class Conv(Kind):
     """
 
     module: Convolution
-    channel_axis = 1
     wants_output = True
 
     @cached_property
@@ -157,10 +165,33 @@ class Conv(Kind):
         return made
 
 
+class Int8Conv1d(Int8Conv):
+    """Runs as an image of height one: the compiler knows the kernel of two dimensions best, and channels stay
+    last from one layer to the next.
+    """
+
+    kind = "int8_conv1d"
+    rank = 1
+    added = 1
+    layout = torch.channels_last
+
+
 class Int8Conv2d(Int8Conv):
     kind = "int8_conv2d"
     rank = 2
     layout = torch.channels_last
+
+
+class Int8Conv3d(Int8Conv):
+    kind = "int8_conv3d"
+    rank = 3
+    layout = torch.channels_last_3d
+    kernel = onednn.qconv3d_pointwise.default
+
+
+class Bf16Conv1d(Bf16Conv):
+    kind = "bf16_conv1d"
+    convolve = staticmethod(F.conv1d)
 
 
 class Bf16Conv2d(Bf16Conv):
@@ -168,10 +199,36 @@ class Bf16Conv2d(Bf16Conv):
     convolve = staticmethod(F.conv2d)
 
 
+class Bf16Conv3d(Bf16Conv):
+    kind = "bf16_conv3d"
+    convolve = staticmethod(F.conv3d)
+
+
+class Conv1d(Conv):
+    """``nn.Conv1d``."""
+
+    name = "conv1d"
+    plain = nn.Conv1d
+    channel_axis = -2  # an image may come without a batch
+    layers: ClassVar = {"static": Int8Conv1d, "bf16": Bf16Conv1d}
+    batchnorm = nn.BatchNorm1d
+
+
 class Conv2d(Conv):
     """``nn.Conv2d``."""
 
     name = "conv2d"
     plain = nn.Conv2d
+    channel_axis = -3  # an image may come without a batch
     layers: ClassVar = {"static": Int8Conv2d, "bf16": Bf16Conv2d}
     batchnorm = nn.BatchNorm2d
+
+
+class Conv3d(Conv):
+    """``nn.Conv3d``."""
+
+    name = "conv3d"
+    plain = nn.Conv3d
+    channel_axis = -4  # an image may come without a batch
+    layers: ClassVar = {"static": Int8Conv3d, "bf16": Bf16Conv3d}
+    batchnorm = nn.BatchNorm3d
