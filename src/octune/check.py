@@ -75,7 +75,7 @@ def check(
         materials = sources.collect(settings, pair.fp32, None, given, metric)
         batches = as_batches(materials.evaluation, role="evaluation")
         chosen = _metric(materials.metric, settings, pair, batches)
-        evaluator = recording(pair, batches, chosen, settings.evaluation.samples)
+        evaluator = recording(pair, batches, chosen, settings.evaluation.samples, settings.evaluation.outputs)
         judge = criterion_of(criterion, settings, evaluator)
         evaluator.seen = lambda items: progress(f"scoring fp32: {items:,} items")
         baseline, pairing = evaluator.baseline(pair.fp32)

@@ -286,6 +286,11 @@ def _evaluators(
     if request.unchecked:
         return FunctionEvaluator(lambda model: 0.0), None, None
     if evaluate is not None:
+        if config.evaluation.outputs:
+            raise ConfigError(
+                "evaluation.outputs names what a metric reads, and evaluate= reads the outputs itself. Leave "
+                "one of them out."
+            )
         batches = None
         if materials.evaluation is not None:
             batches = as_batches(materials.evaluation, role="evaluation")
@@ -310,7 +315,8 @@ def _evaluators(
     )
     metric = postprocessed(metric, config.evaluation.postprocess or {})
     batches = as_batches(materials.evaluation, role="evaluation")
-    by = AgreementEvaluator if isinstance(metric, Agreement) else MetricEvaluator
+    kind = AgreementEvaluator if isinstance(metric, Agreement) else MetricEvaluator
+    by = partial(kind, outputs=config.evaluation.outputs)
     if not certify:
         return by(backend, batches, metric, limit, config.evaluation.samples, seed), None, batches
     if config.evaluation.samples is not None:
@@ -379,7 +385,12 @@ def _header(
         return {}
     return {
         "model": backend.fingerprint(),
-        "evaluation": {"by": evaluator.name, "samples": config.evaluation.samples, "certify": certify},
+        "evaluation": {
+            "by": evaluator.name,
+            "samples": config.evaluation.samples,
+            "certify": certify,
+            **({"outputs": list(config.evaluation.outputs)} if config.evaluation.outputs else {}),
+        },
         "criterion": criterion.to_json(),
         "objective": config.tuning.objective,
         "strategy": config.tuning.strategy,

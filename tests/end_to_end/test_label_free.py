@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import octune
-from octune.errors import ConfigError
+from octune.errors import ConfigError, EvaluationError
 from tests.digits import config, digits, network
 
 
@@ -81,3 +81,41 @@ def test_a_model_that_int8_breaks_does_not_pass(batches: list[Any]) -> None:
 def test_with_no_data_at_all_there_is_nothing_to_compare_on() -> None:
     with pytest.raises(ConfigError, match="no way to score"):
         octune.tune(digits().model())
+
+
+class Recurrent(nn.Module):
+    """Gives its next state beside its answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.step, self.answer = nn.Linear(72, 8), nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor, state: torch.Tensor) -> dict[str, torch.Tensor]:
+        hidden = torch.tanh(self.step(torch.cat([x, state], -1)))
+        return {"stateN": hidden, "output": torch.sigmoid(self.answer(hidden))}
+
+
+@pytest.fixture(scope="module")
+def steps(batches: list[Any]) -> list[Any]:
+    return [{"x": rows, "state": torch.zeros(len(rows), 8)} for rows in batches]
+
+
+def test_the_state_of_a_recurrent_model_is_not_its_answer(steps: list[Any]) -> None:
+    result = octune.tune(Recurrent(), calibration=steps[:4], evaluation=steps[4:], config=config())
+    assert "what is compared: output: distance to fp32" in str(result)
+    assert "not compared: stateN (state or a cache" in str(result)
+    assert result.baseline.score is not None
+    assert result.baseline.score.n == 12 * 60
+
+
+def test_outputs_can_be_chosen(steps: list[Any]) -> None:
+    options = {**config(), "evaluation": {"outputs": "output"}}
+    result = octune.tune(Recurrent(), calibration=steps[:4], evaluation=steps[4:], config=options)
+    assert "what is compared: output: distance to fp32" in str(result)
+    assert "not compared" not in str(result)
+    options["evaluation"] = {"outputs": ["logits"]}
+    with pytest.raises(EvaluationError, match=r"names logits; the model has stateN, output"):
+        octune.tune(Recurrent(), calibration=steps[:4], evaluation=steps[4:], config=options)
+    with pytest.raises(ConfigError, match=r"evaluation.outputs .* evaluate="):
+        octune.tune(Recurrent(), calibration=steps[:4], evaluate=lambda model: 1.0, config=options)

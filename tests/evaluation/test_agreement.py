@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from octune.data import as_batches
 from octune.errors import ConfigError, EvaluationError
 from octune.evaluation.agreement import Agreement, AgreementEvaluator, kind_of
+from octune.evaluation.feedback import fed_back
 
 
 @pytest.mark.parametrize(
@@ -91,6 +92,40 @@ def test_what_cannot_be_compared_is_refused() -> None:
     rows = metric.predictions({"output": np.asarray([[np.nan, 1.0]])})
     with pytest.raises(EvaluationError, match="NaN"):
         metric.score(rows, rows)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "inputs", "left"),
+    [
+        ({"output": (1, 1), "stateN": (2, 1, 128)}, {"input": (1, 512), "state": (2, 1, 128)}, ["stateN"]),
+        ({"prob": (4, 1), "hn": (2, 4, 8), "cn": (2, 4, 8)}, {"x": (4, 9), "h": (2, 4, 8), "c": (2, 4, 8)},
+         ["hn", "cn"]),
+        ({"y": (4, 9), "h_out": (1, 4, 8)}, {"x": (4, 9), "h_in": (1, 4, 8)}, ["h_out"]),
+        ({"logits": (2, 7, 90), "present.0.key": (2, 4, 8, 16)}, {"input_ids": (2, 7)}, ["present.0.key"]),
+        ({"logits": (2, 9), "new_cache_last_channel": (3, 2, 8)}, {"cache_last_channel": (3, 2, 8)},
+         ["new_cache_last_channel"]),
+        # nothing that comes in: an encoder's answer
+        ({"last_hidden_state": (2, 7, 8), "pooler_output": (2, 8)}, {"input_ids": (2, 7)}, []),
+        # another shape: a state machine's next state, say, is its answer
+        ({"state": (4, 3), "y": (4, 2)}, {"state": (4, 5)}, []),
+        # an autoencoder gives back what it takes, and is no state
+        ({"image_out": (4, 8, 8), "latent": (4, 3)}, {"image": (4, 8, 8)}, []),
+        ({"state_out": (4, 8)}, {"state": (4, 8)}, []),
+    ],
+)  # fmt: skip
+def test_state_that_is_fed_back_is_no_answer(
+    outputs: dict[str, tuple[int, ...]], inputs: dict[str, tuple[int, ...]], left: list[str]
+) -> None:
+    assert fed_back(outputs, inputs) == left
+
+
+def test_a_state_with_more_rows_than_the_batch_does_not_hide_the_answer() -> None:
+    metric = Agreement()
+    outputs = {"output": np.ones((1, 1), np.float32), "stateN": np.ones((2, 1, 128), np.float32)}
+    inputs = {"input": np.ones((1, 512), np.float32), "state": np.ones((2, 1, 128), np.float32)}
+    kinds = metric.kinds(outputs, inputs)
+    assert kinds == {"output": "value", "stateN": "left out"}
+    assert [len(row) for row in metric.predictions(outputs, kinds)] == [1]
 
 
 # -- the evaluator -------------------------------------------------------------------------------------------

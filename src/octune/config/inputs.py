@@ -172,6 +172,13 @@ class Evaluation(Section):
     samples: Positive | None = Field(
         None, description="Use only the first this many samples; all if left out."
     )
+    outputs: kinds.Names = Field(
+        (),
+        description=(
+            "Names of the outputs that are scored, as a list or 'a, b'. If left out: what the metric reads; "
+            "without labels all, except recurrent state and caches."
+        ),
+    )
     postprocess: Options | None = Field(
         None,
         description=(

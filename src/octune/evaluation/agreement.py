@@ -7,7 +7,8 @@
 How two answers are compared depends on their kind. ``top1``: 1 when both models choose the same class, else
 0. ``cosine``: the cosine between the two vectors. ``value``: 1 minus the distance between the two numbers, in
 standard deviations of fp32's. The kind follows from the name of the output, else from its shape; the option
-``kind`` overrides both. All outputs must agree: the worst one counts.
+``kind`` overrides both. All outputs must agree: the worst one counts. Recurrent state and caches are no
+answers, and are left out (see ``feedback``).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import numpy.typing as npt
 from octune.errors import ConfigError, EvaluationError
 from octune.evaluation.arrays import check_lengths
 from octune.evaluation.evaluator import MetricEvaluator
+from octune.evaluation.feedback import fed_back
 from octune.evaluation.metrics import Answer, Metric, Outputs
 from octune.evaluation.pairing import Pairing
 from octune.score import Score
@@ -37,6 +39,7 @@ CLASS_NAMES = ("logit", "prob", "class", "softmax", "score")
 VECTOR_NAMES = ("embed", "hidden", "pool", "feature", "state", "vector")
 # Embeddings come in widths of 64, 384, 768, ...; classes in 2, 10, 100, 1000, 30522.
 VECTOR_STEP = 64
+LEFT_OUT = "left out"  # the kind of an output that is not compared
 WORDS: dict[str, str] = {
     "top1": "same class as fp32",
     "cosine": "cosine with fp32",
@@ -72,16 +75,25 @@ class Agreement(Metric):
             )
         self._kind = wanted
 
-    def kinds(self, outputs: Outputs) -> Mapping[str, str]:
-        """How each output that can be compared is compared, by its name."""
+    def kinds(self, outputs: Outputs, inputs: Any = None) -> Mapping[str, str]:
+        """How each output that can be compared is compared, by its name; ``inputs`` are what they were made
+        from, where that is known.
+        """
         floats = {
             name: array
             for name, array in outputs.items()
             if name != "loss" and np.ndim(array) >= 1 and np.issubdtype(array.dtype, np.floating)
         }
-        rows = max(map(len, floats.values()), default=0)
+        given = _named(inputs)
+        shapes = {name: np.shape(array) for name, array in floats.items()}
+        states = fed_back(shapes, {name: np.shape(array) for name, array in given.items()})
+        lengths = [len(array) for name, array in floats.items() if name not in states]
+        rows = next((len(array) for array in given.values() if np.ndim(array)), 0)
+        rows = rows if rows in lengths else max(lengths, default=0)
         found = {
-            name: self._kind or kind_of(name, array) for name, array in floats.items() if len(array) == rows
+            name: LEFT_OUT if name in states else self._kind or kind_of(name, array)
+            for name, array in floats.items()
+            if name in states or len(array) == rows
         }
         if not found:
             shapes = {name: np.shape(array) for name, array in outputs.items()}
@@ -97,7 +109,8 @@ class Agreement(Metric):
         """
         columns = [
             [(kind, _answer(kind, row)) for row in outputs[name]]
-            for name, kind in {**self.kinds(outputs), **(kinds or {})}.items()
+            for name, kind in (kinds or self.kinds(outputs)).items()
+            if kind != LEFT_OUT
         ]
         return list(zip(*columns, strict=True))
 
@@ -137,40 +150,56 @@ class AgreementEvaluator(MetricEvaluator):
         return {}
 
     def notes(self, pairing: Pairing) -> Sequence[str]:
-        compared = ", ".join(f"{name}: {WORDS[kind]}" for name, kind in pairing.kinds.items())
-        return (f"what is compared: {compared}",)
+        left = [name for name, kind in pairing.kinds.items() if kind == LEFT_OUT]
+        compared = ", ".join(
+            f"{name}: {WORDS[kind]}" for name, kind in pairing.kinds.items() if kind != LEFT_OUT
+        )
+        why = "state or a cache that is fed back at the next call"
+        return (
+            f"what is compared: {compared}",
+            *([f"not compared: {', '.join(left)} ({why}; evaluation.outputs names others)"] if left else []),
+        )
 
     def _answer_to(self, model: Any, inputs: Any, labels: list[Any], pairing: Pairing) -> Answer:
-        found = self._metric.predictions(self._backend.run(model, inputs), pairing.kinds)
+        found = self._metric.predictions(self._run(model, inputs), pairing.kinds)
         return replace(self._metric.answers(found, found)[0], label=None)  # nobody knows what is right
 
     def _rehearse(self, model: Any, batch: Any) -> None:
-        self._metric.kinds(self._backend.run(model, self._backend.split(batch)[0]))
+        inputs, _ = self._backend.split(batch)
+        self._metric.kinds(self._run(model, inputs), inputs)
 
     def _evaluate(self, model: Any, pairing: Pairing) -> tuple[Score, Pairing]:
         if not pairing.kinds:
             # One batch decides for all: a width that changes from batch to batch (token positions) must not
             # change how outputs are compared.
             inputs, _ = self._backend.split(self._batches.first())
-            pairing = replace(pairing, kinds=self._metric.kinds(self._backend.run(self._fp32, inputs)))
+            pairing = replace(pairing, kinds=self._metric.kinds(self._run(self._fp32, inputs), inputs))
         return super()._evaluate(model, pairing)
 
     def _answers(self, model: Any, number: int, batch: Any, pairing: Pairing) -> tuple[list[Any], list[Any]]:
         inputs, _ = self._backend.split(batch)
-        found = list(self._metric.predictions(self._backend.run(model, inputs), pairing.kinds))
+        found = list(self._metric.predictions(self._run(model, inputs), pairing.kinds))
         key = number, *pairing.kinds.items()
         wanted = self._fp32_answers.get(key)
         if wanted is None:
             wanted = (
                 found
                 if model is self._fp32
-                else list(self._metric.predictions(self._backend.run(self._fp32, inputs), pairing.kinds))
+                else list(self._metric.predictions(self._run(self._fp32, inputs), pairing.kinds))
             )
         # Only data that can be picked by number is the same under that number each time; a loader may
         # shuffle.
         if self._batches.pick is not None:
             self._fp32_answers[key] = wanted
         return found, wanted
+
+
+def _named(inputs: Any) -> Mapping[str, Any]:
+    """Arrays by name, of a call or of a dict."""
+    named = inputs if isinstance(inputs, Mapping) else getattr(inputs, "kwargs", {})
+    unnamed = dict(enumerate(getattr(inputs, "args", ())))
+    found = {str(name): value for name, value in {**unnamed, **named}.items()}
+    return {name: value for name, value in found.items() if hasattr(value, "shape")}
 
 
 def _plain(row: Sequence[tuple[str, Any]]) -> Any:

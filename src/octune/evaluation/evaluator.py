@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from octune.backends.base import Outputs
 from octune.data import Batches
-from octune.errors import DataError, plural
+from octune.errors import DataError, EvaluationError, plural
 from octune.evaluation.examples import Example, Models
 from octune.evaluation.guard import as_score, call_limited
 from octune.evaluation.metrics import Answer, Metric
@@ -127,7 +127,7 @@ class _Walk:
 
 class MetricEvaluator(Evaluator):
     """A metric over batches of ``(inputs, label)``; over the first ``samples`` items, in whole batches, if
-    that is given.
+    that is given. ``outputs`` are the names of the outputs that are scored; all, if there are none.
 
     The baseline is scored in the data's own order. Candidates are scored in blocks that are a random sample
     of the data (``seed``), where it can be picked from or comes in random order; a complete score is the same
@@ -142,8 +142,10 @@ class MetricEvaluator(Evaluator):
         trial_timeout: float = 0,
         samples: int | None = None,
         seed: int = SEED,
+        outputs: Sequence[str] = (),
     ) -> None:
         super().__init__(trial_timeout)
+        self._outputs = tuple(outputs)
         self._backend, self._batches, self._metric, self._samples, self._seed = (
             backend,
             batches,
@@ -190,7 +192,16 @@ class MetricEvaluator(Evaluator):
 
     def _answer_to(self, model: Any, inputs: Any, labels: list[Any], pairing: Pairing) -> Answer:
         """What a model answers to one item."""
-        return self._metric.answers(self._metric.predictions(self._backend.run(model, inputs)), labels)[0]
+        return self._metric.answers(self._metric.predictions(self._run(model, inputs)), labels)[0]
+
+    def _run(self, model: Any, inputs: Any) -> Outputs:
+        """What a model answers: all outputs, or those that were chosen."""
+        found = self._backend.run(model, inputs)
+        if missing := [name for name in self._outputs if name not in found]:
+            raise EvaluationError(
+                f"evaluation.outputs names {', '.join(missing)}; the model has {', '.join(found) or 'none'}."
+            )
+        return {name: found[name] for name in self._outputs} if self._outputs else found
 
     def _evaluate(self, model: Any, pairing: Pairing) -> tuple[Score, Pairing]:
         tally = Tally(self._metric, by_item=self._metric.items == "own" and not has_groups(self._metric))
@@ -317,7 +328,7 @@ class MetricEvaluator(Evaluator):
                 "Expected (inputs, label), or a dict with 'labels'."
             )
         labels = _rows(label)
-        found = list(self._metric.predictions(self._backend.run(model, inputs)))
+        found = list(self._metric.predictions(self._run(model, inputs)))
         if len(labels) != len(found):
             raise DataError(
                 f"Batch {number} of the evaluation data has {plural(len(labels), 'label')}, but the model "

@@ -8,7 +8,7 @@ said = evaluator.take()         # -> [Said(batch, answer), ...], one for each it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +53,9 @@ class _RecordingAgreement(Recording, AgreementEvaluator):
     """The same for agreement with fp32: its order of bases has the recording around the comparing."""
 
 
-def recording(runner: Runner, batches: Batches, metric: Metric, samples: int | None = None) -> Recording:
+def recording(
+    runner: Runner, batches: Batches, metric: Metric, samples: int | None = None, outputs: Sequence[str] = ()
+) -> Recording:
     """The evaluator for this metric."""
     by = _RecordingAgreement if isinstance(metric, Agreement) else Recording
-    return by(runner, batches, metric, samples=samples)
+    return by(runner, batches, metric, samples=samples, outputs=outputs)
