@@ -144,46 +144,6 @@ def test_depthwise_smoothing_evens_channels_out() -> None:
     assert error(Scheme.int8(repairs=["smooth"])) < 0.01 * error(Scheme.int8())
 
 
-def test_subgraphs_run_and_their_ops_stay_float() -> None:
-    inner = weight(16, 16, 5)
-    then = helper.make_graph(
-        [helper.make_node("MatMul", ["hidden", "inner"], ["a"])],
-        "then",
-        [],
-        [helper.make_tensor_value_info("a", TensorProto.FLOAT, ["n", 16])],
-        [numpy_helper.from_array(inner, "inner")],
-    )
-    other = helper.make_graph(
-        [helper.make_node("Relu", ["hidden"], ["b"])],
-        "else",
-        [],
-        [helper.make_tensor_value_info("b", TensorProto.FLOAT, ["n", 16])],
-    )
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["hidden"], "first"),
-        helper.make_node("If", ["yes"], ["chosen"], "choose", then_branch=then, else_branch=other),
-        helper.make_node("MatMul", ["chosen", "w2"], ["y"], "last"),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "nested",
-        [
-            helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 16]),
-            helper.make_tensor_value_info("yes", TensorProto.BOOL, []),
-        ],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4])],
-        [numpy_helper.from_array(weight(16, 16), "w"), numpy_helper.from_array(weight(16, 4, 2), "w2")],
-    )
-    model = onnx.helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    for yes in (True, False):
-        feed = {"x": inputs(), "yes": np.array(yes)}
-        backend, fp32, int8 = quantized(model, feed)
-        np.testing.assert_allclose(fp32[0], reference(model, feed)[0], rtol=1e-4, atol=1e-5)
-        assert close(int8[0], fp32[0])
-    assert [op.name for op in backend.ops()] == ["first", "last"]
-    assert any(note.startswith("choose (If): 1 ops") for note in backend.notes)
-
-
 def test_a_tensor_that_is_also_an_output_keeps_its_name() -> None:
     generator = np.random.default_rng(0)
     kernels = {f"w{i}": generator.standard_normal((4, 4, 3, 3)).astype(np.float32) for i in range(2)}

@@ -119,7 +119,7 @@ def test_a_model_without_ops_says_which_kinds_there_are() -> None:
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     (note,) = OnnxBackend(model, Settings()).notes
-    assert note.endswith("(MatMul, Gemm, Conv, ConvTranspose, Gather on a table, LayerNorm)")
+    assert note.endswith("(MatMul, Gemm, Conv, ConvTranspose, Gather on a table, LSTM, LayerNorm)")
 
 
 def test_no_other_module_asks_for_a_kind_by_its_name() -> None:

@@ -91,3 +91,21 @@ def test_all_8_bits_are_used_where_the_model_stays_on_a_cpu_that_allows_it() -> 
         Settings(portable=False),
     )
     assert (backend.limit.value == "none") == probe_machine().exact_int8
+
+
+def test_sums_of_an_lstm_do_not_overflow() -> None:
+    """All weights are alike and so are all inputs: with 8 bits of both, pairs of products would not fit."""
+    alike = {
+        "w": np.full((1, 32, 64), 1 / 64, np.float32),
+        "r": np.full((1, 32, 8), 1 / 8, np.float32),
+        "b": np.zeros((1, 64), np.float32),
+    }
+    node = helper.make_node("LSTM", ["x", *alike], ["y"], "op", hidden_size=8)
+    backend = backend_for(graph_of(node, alike, x=[None, None, 64]), Settings())
+    inputs = backend.split(np.ones((5, 1, 64), np.float32))[0]
+    ranges = collect(backend, [inputs], 1)
+    wanted, got = (
+        next(iter(backend.run(backend.apply(plan, ranges), inputs).values()))
+        for plan in (Plan(), Plan({"op": Scheme.int8("dynamic")}))
+    )
+    np.testing.assert_allclose(got, wanted, rtol=0.01)

@@ -25,11 +25,12 @@ from octune.backends.base import (
 from octune.backends.batches import Fitting, Inputs
 from octune.backends.onnx import storage
 from octune.backends.onnx.alone import alone
+from octune.backends.onnx.branches import Guard, guarded, open_branches, takes
 from octune.backends.onnx.discover import discover
 from octune.backends.onnx.doctor import self_test
 from octune.backends.onnx.edit import Edit
 from octune.backends.onnx.errors import LocalErrors
-from octune.backends.onnx.graph import Model, View, subgraphs
+from octune.backends.onnx.graph import Model, View
 from octune.backends.onnx.harm import first_order_harm
 from octune.backends.onnx.insert import quantized_graph
 from octune.backends.onnx.kinds import KINDS
@@ -37,7 +38,7 @@ from octune.backends.onnx.observe import Observer
 from octune.backends.onnx.opened import opened
 from octune.backends.onnx.runtimes import ONNX_RUNTIME, RUNTIMES, OnnxModel, Runtime, outputs_by_name
 from octune.backends.onnx.smoothing import SmoothingGroups
-from octune.backends.onnx.source import batch_is_free, inferred, input_slots, nodes_of_types, open_model
+from octune.backends.onnx.source import batch_is_free, inferred, input_slots, normalised, open_model
 from octune.backends.onnx.weights import Int8Weights
 from octune.backends.onnx.work import counted
 from octune.backends.opened import Opened, Source
@@ -69,15 +70,29 @@ class OnnxBackend(Backend):
         self._threads = settings.threads or probe_machine().cores
         self.limit = limit_for(portable=settings.portable)
         self._weights = Int8Weights(self.limit)
-        self._view = View(Edit(View(source)).finish())  # what nothing reads is left out
-        self._view.learn(inferred(self._view.model))
-        self._check_names(settings)
-        self._found = discover(self._view)
+        self._source = Edit(View(source)).finish()  # what nothing reads is left out
+        self._guards: list[Guard] = []
         self._known_groups: SmoothingGroups | None = None
-        self._splitter = Fitting(input_slots(self._view.model))
-        self._splits = batch_is_free(self._view.model)
-        self._fp32 = ONNX_RUNTIME.build(self._view.model, self._threads)
-        self._note_ops()
+        self._look_at(self._source)
+        self._check_names(settings)
+        self._splitter = Fitting(input_slots(self._source))
+        self._splits = batch_is_free(self._source)
+        self._fp32 = ONNX_RUNTIME.build(self._source, self._threads)
+
+    def _look_at(self, graph: Model) -> None:
+        """Find the ops of a graph. Plans are for them."""
+        self._view = View(graph)
+        self._view.learn(inferred(graph))
+        self._found = discover(self._view)
+
+    def prepare(self, inputs: Inputs) -> None:
+        """Open the branches that this data takes, so that they are quantized like the rest."""
+        try:
+            graph, self._guards = open_branches(self._source, inputs.kwargs)
+        except Exception as error:  # onnxruntime has an exception class for every status
+            raise _refused(error, "data") from error
+        if self._guards:
+            self._look_at(Edit(View(normalised(graph))).finish())
 
     def _check_names(self, settings: Settings) -> None:
         for wanted, there, what in (
@@ -90,16 +105,6 @@ class OnnxBackend(Backend):
                     "graph is always used as a whole: leave it out."
                 )
 
-    def _note_ops(self) -> None:
-        products = {kind.node_type for kind in KINDS if kind.multiplies}
-        for node in self._view.nodes:
-            inside = [inner for graph in subgraphs(node) for inner in nodes_of_types(graph, products)]
-            if inside:
-                self._notes.append(
-                    f"{node.name} ({node.op_type}): {len(inside)} ops in the graphs inside it stay fp32"
-                )
-        self._notes += notes_on(self.ops(), ", ".join(dict.fromkeys(kind.title for kind in KINDS)))
-
     # -- what is there ---------------------------------------------------------------------------------------
 
     def fp32_model(self) -> OnnxModel:
@@ -107,7 +112,8 @@ class OnnxBackend(Backend):
 
     @property
     def notes(self) -> Sequence[str]:
-        return self._notes
+        quantizable = dict.fromkeys(kind.title for kind in KINDS if len(kind.schemes()) > 1)
+        return [*self._notes, *notes_on(self.ops(), ", ".join(quantizable))]
 
     def ops(self) -> tuple[Op, ...]:
         return tuple(item.op for item in self._found)
@@ -130,12 +136,10 @@ class OnnxBackend(Backend):
         observer = Observer(self._view, self._found, self._threads, splits=self._splits)
         for feed in batches:
             try:
-                observer.show(feed, visit)
+                if takes(self._guards, feed.kwargs):
+                    observer.show(feed, visit)
             except Exception as error:  # onnxruntime has an exception class for every status
-                raise DataError(
-                    f"The model cannot be run on the calibration data: {type(error).__name__}: "
-                    f"{summary(error)}"
-                ) from error
+                raise _refused(error, "calibration data") from error
 
     def work(self, inputs: Inputs) -> Work:
         return counted(self._view, self._found, inputs, self._threads)
@@ -144,6 +148,7 @@ class OnnxBackend(Backend):
         self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Inputs]
     ) -> dict[tuple[str, Scheme], float]:
         found = {item.op.name: item for item in self._found}
+        batches = [feed for feed in batches if takes(self._guards, feed.kwargs)]
         errors = LocalErrors(self._weights, self._groups(ranges), self._threads)
         return first_order_harm(
             self._view, found, candidates, batches, errors, self._threads, splits=self._splits
@@ -164,7 +169,8 @@ class OnnxBackend(Backend):
     def _graph(self, plan: Plan, ranges: Ranges, runtime: Runtime) -> Model:
         plan.check(self.ops())
         groups = self._groups(ranges)
-        return quantized_graph(self._view, self._found, plan, self._weights, groups, runtime)
+        made = quantized_graph(self._view, self._found, plan, self._weights, groups, runtime)
+        return guarded(made, self._guards)
 
     def apply(self, plan: Plan, ranges: Ranges) -> OnnxModel:
         return ONNX_RUNTIME.build(self._graph(plan, ranges, ONNX_RUNTIME), self._threads)
@@ -173,9 +179,7 @@ class OnnxBackend(Backend):
         try:
             values = model.run(None, inputs.kwargs)
         except Exception as error:
-            raise DataError(
-                f"The model cannot be run on the data: {type(error).__name__}: {summary(error)}"
-            ) from error
+            raise _refused(error, "data") from error
         return outputs_by_name((port.name for port in model.get_outputs()), values)
 
     def finalists(self, plan: Plan, ranges: Ranges, inputs: Inputs) -> Iterator[Finalist]:
@@ -203,8 +207,8 @@ class OnnxBackend(Backend):
         return model.fresh()
 
     def fingerprint(self) -> str:
-        digest = hashlib.sha256(self._view.model.proto.SerializeToString(deterministic=True))
-        for name, array in sorted(self._view.model.tensors.items()):
+        digest = hashlib.sha256(self._source.proto.SerializeToString(deterministic=True))
+        for name, array in sorted(self._source.tensors.items()):
             digest.update(name.encode())
             digest.update(
                 np.asarray(array, order="C").view(np.uint8).data
@@ -267,3 +271,7 @@ class OnnxBackend(Backend):
             **storage.versions(),
             "threads": self._threads,
         }
+
+
+def _refused(error: Exception, data: str) -> DataError:
+    return DataError(f"The model cannot be run on the {data}: {type(error).__name__}: {summary(error)}")

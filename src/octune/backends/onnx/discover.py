@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from onnx import NodeProto
 
-from octune.backends.onnx.graph import Array, View
+from octune.backends.onnx.branches import inner_ops
+from octune.backends.onnx.graph import Array, View, subgraphs
 from octune.backends.onnx.kinds import KINDS, Found
 
 __all__ = ["discover"]
@@ -18,7 +19,7 @@ __all__ = ["discover"]
 
 def discover(view: View) -> list[Found]:
     """All ops of the main graph that could be quantized, in its order."""
-    found = [item for index, node in enumerate(view.nodes) if (item := _found(view, index, node)) is not None]
+    found = [item for index, node in enumerate(view.nodes) for item in _found(view, index, node)]
     shared: dict[int, list[str]] = {}
     for item in found:
         if item.weight is not None:
@@ -26,11 +27,30 @@ def discover(view: View) -> list[Found]:
     return [_with_ties(item, shared) for item in found]
 
 
-def _found(view: View, index: int, node: NodeProto) -> Found | None:
+def _found(view: View, index: int, node: NodeProto) -> list[Found]:
     if node.domain not in ("", "ai.onnx"):
-        return None
+        return []
+    if any(subgraphs(node)):
+        return _inside(index, node)
     found = (kind.find(view, index, node) for kind in KINDS if kind.node_type == node.op_type)
-    return next((item for item in found if item is not None), None)
+    item = next((item for item in found if item is not None), None)
+    return [] if item is None else [item]
+
+
+def _inside(index: int, node: NodeProto) -> list[Found]:
+    """Ops in the graphs inside a node that was not opened: they are listed, and stay in float."""
+    kinds = {kind.node_type: kind for kind in reversed(KINDS)}
+    why = (
+        f"it is in a branch of {node.name}, whose condition is not known from the inputs"
+        if node.op_type == "If"
+        else f"it is inside {node.name}, a {node.op_type}, whose steps are not looked into"
+    )
+    found = []
+    for number, inner in enumerate(inner_ops(node)):
+        item = kinds[inner.op_type].left_in_float(index, inner, why)
+        name = f"{node.name}/{inner.name or f'{inner.op_type}_{number}'}"
+        found.append(replace(item, op=replace(item.op, name=name)))
+    return found
 
 
 def _address(array: Array) -> int:

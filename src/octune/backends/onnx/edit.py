@@ -148,6 +148,10 @@ class Edit:
                 needed.update(node.input)
                 needed.update(*map(captured, subgraphs(node)))
         proto = headed_like(source)
+        known = {item.domain for item in proto.opset_import} | {"", "ai.onnx"}
+        proto.opset_import.extend(
+            helper.make_opsetid(domain, 1) for domain in sorted({node.domain for node in kept} - known)
+        )
         proto.graph.name = source.graph.name
         proto.graph.node.extend(reversed(kept))
         proto.graph.input.extend([*source.graph.input, *self.inputs])

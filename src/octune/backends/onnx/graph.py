@@ -40,9 +40,7 @@ class Model:
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors."""
-        return sum(array.nbytes for array in self.tensors.values()) + sum(
-            len(t.raw_data) for t in self.proto.graph.initializer
-        )
+        return sum(array.nbytes for array in self.tensors.values()) + _bytes_inside(self.proto.graph)
 
     def skeleton(self) -> tuple[ModelProto, dict[str, Array]]:
         """A protobuf in which large tensors are declared as external, and those tensors."""
@@ -65,6 +63,13 @@ class Model:
             numpy_helper.from_array(np.asarray(a, order="C"), name) for name, a in self.tensors.items()
         )
         return proto
+
+
+def _bytes_inside(graph: GraphProto) -> int:
+    """Bytes of the tensors in a graph, its constants and the graphs inside it."""
+    held = [*graph.initializer, *(item.t for node in graph.node for item in node.attribute)]
+    inside = sum(_bytes_inside(inner) for node in graph.node for inner in subgraphs(node))
+    return inside + sum(int(tensor.ByteSize()) for tensor in held)
 
 
 def headed_like(source: ModelProto) -> ModelProto:
@@ -169,14 +174,13 @@ class View:
         if stored is not None or index is None:
             return stored
         node = self.nodes[index]
-        if node.op_type not in (
-            "Identity",
-            "Transpose",
-            "Cast",
-            "Reshape",
-            "Unsqueeze",
-            "Squeeze",
-        ) or node.domain not in ("", "ai.onnx"):
+        if node.domain not in ("", "ai.onnx"):
+            return None
+        if node.op_type == "Concat":
+            parts = [self.constant(name) for name in node.input]
+            known = [part for part in parts if part is not None]
+            return np.concatenate(known, attribute(node, "axis")) if len(known) == len(parts) else None
+        if node.op_type not in ("Identity", "Transpose", "Cast", "Reshape", "Unsqueeze", "Squeeze", "Slice"):
             return None
         source = self.constant(node.input[0])
         return None if source is None else self._evaluated(node, source)
@@ -198,10 +202,27 @@ class View:
             )
         if argument is None and len(node.input) > 1:
             return None
+        if node.op_type == "Slice":
+            return self._sliced(node, source)
         axes = None if argument is None else tuple(int(axis) for axis in argument)
         if node.op_type == "Squeeze":
             return source.squeeze(axes)
         return None if axes is None else np.expand_dims(source, axes)
+
+    def _sliced(self, node: NodeProto, source: Array) -> Array | None:
+        given = [self.constant(name) if name else None for name in node.input[1:]]
+        if any(value is None and name for value, name in zip(given, node.input[1:], strict=True)):
+            return None
+        starts, ends, axes, steps = [*given, None, None][:4]
+        if starts is None or ends is None:
+            return None
+        where = [slice(None)] * source.ndim
+        if steps is not None and (steps < 1).any():
+            return None
+        for place, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            step = 1 if steps is None else int(steps[place])
+            where[place if axes is None else int(axes[place])] = slice(int(start), int(end), step)
+        return source[tuple(where)]
 
     def keep(self, kept: Callable[[int], bool]) -> None:
         """Leave nodes out of the graph itself, by index. The view must not be used afterwards."""

@@ -95,6 +95,11 @@ class Insertion:
         self._let_int8_flow()
         return self.edit.finish()
 
+    @property
+    def own_ops(self) -> bool:
+        """Whether the runtime has the ops that ONNX Runtime adds to ONNX."""
+        return self._runtime.own_ops
+
     # -- for kinds of ops ------------------------------------------------------------------------------------
 
     def range(self, name: str, scheme: Scheme) -> tuple[float, float]:

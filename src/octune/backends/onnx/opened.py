@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from octune.backends.batches import Fitting, Inputs, Slot
 from octune.backends.onnx.files import GRAPH
@@ -147,12 +147,13 @@ def vocabularies(proto: ModelProto, rows: Mapping[str, int]) -> dict[str, int]:
 def coverage(proto: ModelProto, stored: Any = ()) -> Coverage:
     """How many of the ops with weights compute in int8; ``stored`` names tensors kept beside the graph."""
     int8 = total = 0
-    graphs = [proto.graph]
+    graphs: list[tuple[GraphProto, dict[str, NodeProto], set[str]]] = [(proto.graph, {}, {*stored})]
     while graphs:
-        graph = graphs.pop()
-        graphs.extend(inner for node in graph.node for inner in subgraphs(node))
-        makers = {output: node for node in graph.node for output in node.output}
-        constants = {*stored, *(tensor.name for tensor in graph.initializer)}
+        graph, makers, constants = graphs.pop()
+        # The graphs inside a node read what is outside of them.
+        makers = makers | {output: node for node in graph.node for output in node.output}
+        constants = constants | {tensor.name for tensor in graph.initializer}
+        graphs.extend((inner, makers, constants) for node in graph.node for inner in subgraphs(node))
         for node in graph.node:
             found = _computes_in_int8(node, makers, constants)
             total += found is not None

@@ -35,7 +35,15 @@ from octune.backends.onnx.half import in_fp32
 from octune.backends.onnx.padding import fold_pads
 from octune.errors import ModelError, UnsupportedError, plural, summary
 
-__all__ = ["batch_is_free", "inferred", "input_slots", "nodes_of_types", "open_model", "separated"]
+__all__ = [
+    "batch_is_free",
+    "declare_constants",
+    "inferred",
+    "input_slots",
+    "normalised",
+    "open_model",
+    "separated",
+]
 
 AGAIN = "Expected a file that an exporter or onnx.save has written: export or copy it again."
 
@@ -43,7 +51,7 @@ OLDEST_OPSET = 11
 QUANTIZED = {
     "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger",
     "QLinearMatMul", "QLinearConv", "QLinearAdd", "QGemm", "QAttention", "DynamicQuantizeMatMul",
-    "MatMulIntegerToFloat", "MatMulNBits", "FakeQuantize",
+    "MatMulIntegerToFloat", "MatMulNBits", "FakeQuantize", "DynamicQuantizeLSTM",
 }  # fmt: skip
 
 
@@ -55,8 +63,14 @@ def open_model(source: str | Path | ModelProto) -> tuple[Model, list[str]]:
     notes: list[str] = []
     _refuse_quantized(source.graph)
     model = separated(source, folder)
-    _declare_constants(model, notes)
-    model = _current(model)
+    declare_constants(model, notes)
+    return normalised(_current(model), notes), notes
+
+
+def normalised(model: Model, notes: list[str] | None = None) -> Model:
+    """The same graph, whose main graph may be new, in normal form; it is changed in place."""
+    notes = [] if notes is None else notes
+    declare_constants(model, notes)
     _named(model.proto)
     in_fp32(model, notes)
     fold_constants(View(model))
@@ -64,7 +78,7 @@ def open_model(source: str | Path | ModelProto) -> tuple[Model, list[str]]:
     folded = fold_batchnorms(View(model))
     if folded:
         notes.append(f"folded into convolutions: {plural(folded, 'BatchNorm')}")
-    return model, notes
+    return model
 
 
 def _read(path: Path) -> ModelProto:
@@ -142,7 +156,7 @@ def _array(tensor: TensorProto, folder: Path | None) -> Array | None:
         raise ModelError(f"The data of tensor {tensor.name!r} cannot be read from {path}: {error}") from error
 
 
-def _declare_constants(model: Model, notes: list[str]) -> None:
+def declare_constants(model: Model, notes: list[str]) -> None:
     """Constant nodes become tensors like the others; what has a value is not an input."""
     graph = model.proto.graph
     kept: list[NodeProto] = []
@@ -217,7 +231,7 @@ def _current(model: Model) -> Model:
     proto.graph.input.extend(inputs)
     converted = separated(proto, None)
     converted.tensors.update(large)
-    _declare_constants(converted, [])
+    declare_constants(converted, [])
     return converted
 
 
@@ -250,15 +264,6 @@ def _free_shape(kind: Any) -> tuple[int | None, ...] | None:
     if not kind.HasField("shape"):
         return None
     return tuple(dim.dim_value if dim.dim_value > 0 else None for dim in kind.shape.dim)
-
-
-def nodes_of_types(graph: GraphProto, types: set[str]) -> Iterator[NodeProto]:
-    """The nodes of those types in a graph and in all graphs inside it."""
-    for node in graph.node:
-        if node.op_type in types:
-            yield node
-        for inner in subgraphs(node):
-            yield from nodes_of_types(inner, types)
 
 
 def batch_is_free(model: Model) -> bool:

@@ -126,6 +126,7 @@ class Found:
     weight: Array | None = None
     groups: int = 1
     bias: Array | None = None
+    extra: tuple[Array, ...] = ()  # the weights of an op that has several
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -139,7 +140,8 @@ class Found:
 
     @property
     def output(self) -> str:
-        return str(self.node.output[0])
+        """What it computes; of a recurrent layer, the first result that has a name."""
+        return next(str(name) for name in self.node.output if name)
 
     @property
     def multiplies_weight(self) -> bool:

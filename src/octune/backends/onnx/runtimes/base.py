@@ -68,6 +68,7 @@ class Runtime(ABC):
     title: str
     package: str
     form: str  # of its files, as servers call it
+    own_ops: bool = False  # whether it has the ops that ONNX Runtime adds to ONNX
     signed_activations: bool  # whether it wants activations around zero signed, without a zero point
 
     def installed(self) -> bool:

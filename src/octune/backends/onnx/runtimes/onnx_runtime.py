@@ -25,6 +25,7 @@ class OnnxRuntime(Runtime):
     name = package = "onnxruntime"
     title = "ONNX Runtime"
     form = "onnx"
+    own_ops = True
     signed_activations = False
 
     def build(self, graph: Model, threads: int | None) -> OnnxModel:
