@@ -77,14 +77,18 @@ def test_what_is_inside_an_if_is_listed_without_a_number() -> None:
         return helper.make_graph([node], name, [], [y], [weight])
 
     nodes = [
-        helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        # An If on what an op computes is not opened.
+        helper.make_node("MatMul", ["x", "w"], ["hidden"]),
+        helper.make_node("ReduceSum", ["hidden"], ["sum"], keepdims=0),
         helper.make_node("Cast", ["sum"], ["positive"], to=TensorProto.BOOL),
         helper.make_node("If", ["positive"], ["y"], then_branch=branch("a"), else_branch=branch("b")),
     ]
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 8])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     model = helper.make_model(
-        helper.make_graph(nodes, "g", [x], [y]), opset_imports=[helper.make_opsetid("", 17)], ir_version=9
+        helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(np.ones((8, 3), np.float32), "w")]),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=9,
     )
     work = work_of(model, np.ones((2, 8), np.float32))
-    assert (work.total, work.uncounted) == (0, {"MatMul": 2})
+    assert (work.total, work.uncounted) == (2 * 8 * 3, {"MatMul": 2})
