@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from octune.backends.onnx.source import open_model
 from octune.backends.opened import Source
 from tests.backends.contract import calibrated, int8_plan
 from tests.backends.onnx.graphs import Chain, inputs
-from tests.backends.onnx.models import bert
+from tests.backends.onnx.models import bert, cnn
 
 
 class Reference(Runtime):
@@ -121,3 +123,28 @@ def test_all_runtimes_say_the_same_of_inputs_and_outputs() -> None:
             (port.name, port.type) for port in first.get_outputs()
         ]
         assert OnnxBackend.opened(other, Source("model", "bert")).inputs[0].dtype == np.int64
+
+
+SIGNALLED = """
+import signal, sys, time
+from octune.opening import open_model
+
+first, second = open_model(sys.argv[1]), open_model(sys.argv[1])
+del first
+del second
+rang = []
+signal.signal(signal.SIGALRM, lambda *about: rang.append(about))
+signal.setitimer(signal.ITIMER_REAL, 0.01)
+time.sleep(0.1)
+assert rang
+"""
+
+
+def test_a_signal_after_openvino_models_are_gone(tmp_path: Path) -> None:
+    """Ctrl-C and limits of time are signals. A process of its own: a crash would end this one."""
+    openvino = pytest.importorskip("openvino")
+    onnx.save(cnn(), tmp_path / "model.onnx")
+    openvino.save_model(openvino.convert_model(tmp_path / "model.onnx"), tmp_path / "model.xml")
+    command = [sys.executable, "-c", SIGNALLED, str(tmp_path / "model.xml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from octune.backends.batches import Fitting, Inputs, Slot
-from octune.backends.onnx.runtimes.openvino import settings
+from octune.backends.onnx.runtimes.openvino import core, settings
 from octune.backends.opened import Array, Coverage, Opened, Port, Source, bytes_of, free_rows
 from octune.errors import MissingDependency, ModelError, summary
 from octune.machine import probe_machine
@@ -22,18 +22,15 @@ class OpenedIR(Opened):
     """A compiled model. Which ops run in int8, it says itself."""
 
     def __init__(self, path: Path, source: Source) -> None:
-        try:
-            import openvino
-        except ImportError as error:
-            raise MissingDependency("openvino", "onnx", f"Opening {path}") from error
         if not path.is_file():
             raise ModelError(
                 f"There is no file {path}. Expected an OpenVINO model: an .xml file and its .bin."
             )
         try:
-            core = openvino.Core()
             threads = source.threads or probe_machine().cores
-            self._compiled = core.compile_model(core.read_model(str(path)), "CPU", settings(threads))
+            self._compiled = core().compile_model(core().read_model(str(path)), "CPU", settings(threads))
+        except ImportError as error:
+            raise MissingDependency("openvino", "onnx", f"Opening {path}") from error
         except RuntimeError as error:
             raise ModelError(f"{path} cannot be read by OpenVINO: {summary(error)}") from error
         slots = [_slot(number, port) for number, port in enumerate(self._compiled.inputs)]

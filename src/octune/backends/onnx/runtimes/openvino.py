@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from octune.backends.onnx.files import GRAPH, write_graph
 from octune.backends.onnx.graph import Model
 from octune.backends.onnx.runtimes.base import OnnxModel, Port, Runtime
 
-__all__ = ["OpenVino", "settings"]
+__all__ = ["OpenVino", "core", "settings"]
 
 IR = "openvino.xml"
 
@@ -77,13 +78,21 @@ class _OpenVinoModel(OnnxModel):
 
 def _compiled(graph: Model, file: Path, threads: int | None) -> _OpenVinoModel:
     """The model in ``file``, an ONNX file or an IR, with the inputs and outputs that ``graph`` declares."""
-    import openvino
-
-    core = openvino.Core()
-    source = core.read_model(str(file))
-    compiled = core.compile_model(source, "CPU", settings(threads))
+    source = core().read_model(str(file))
+    compiled = core().compile_model(source, "CPU", settings(threads))
     proto = graph.proto.graph
     return _OpenVinoModel(graph, compiled, (_ports(proto.input), _ports(proto.output)), source)
+
+
+@cache
+def core() -> Any:
+    """OpenVINO itself, once in a process. Each Core gives the thread that makes it a stack for signals, and
+    when it goes it puts back the one that was there before, be that gone or not: where two Cores do not go in
+    reverse order, the next Ctrl-C or alarm ends the process.
+    """
+    import openvino
+
+    return openvino.Core()
 
 
 def settings(threads: int | None) -> dict[str, Any]:
