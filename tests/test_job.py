@@ -54,7 +54,7 @@ def test_what_the_argument_does_not_say_stays_as_the_configuration_has_it() -> N
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (1, r"tune\(\): criterion\.relative must be a share .* below 1 .* Got 1\. Did you mean 1%\?"),
+        (1, r"arguments: criterion\.relative must be a share .* below 1 .* Got 1\. Did you mean 1%\?"),
         ("200%", "must be a share"),
         (float("nan"), "must be a number or a percentage"),
         ("one percent", "must be a number or a percentage such as 0.01 or '1%'. Got 'one percent'"),

@@ -90,8 +90,8 @@ def manifest(folder: str | Path) -> dict[str, Any]:
     try:
         data: dict[str, Any] = json.loads(path.read_text())
         files, version = dict(data["files"]), data["format"]
-    except FileNotFoundError as error:
-        raise ArtifactError(f"{folder} is not a saved model: it has no {MANIFEST}.") from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ArtifactError(_no_manifest(folder)) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ArtifactError(f"{path} is damaged ({error}). Save the model again.") from error
     if version != FORMAT:
@@ -119,6 +119,17 @@ def manifest(folder: str | Path) -> dict[str, Any]:
                 "was tampered with."
             )
     return data
+
+
+def _no_manifest(folder: Path) -> str:
+    expected = "Expected the folder that result.save() or octune tune has written"
+    if not folder.exists():
+        return f"There is no folder {folder}. {expected}."
+    if not folder.is_dir():
+        return f"{folder} is a file. {expected}."
+    near = folder / "model"  # where octune tune puts it in its workspace
+    hint = f": {near}?" if (near / MANIFEST).exists() else "."
+    return f"{folder} is not a saved model: it has no {MANIFEST}. {expected}{hint}"
 
 
 def load(folder: str | Path, *, factory: Any = None, allow_saturation: bool = False) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,7 +31,7 @@ def with_criterion(config: Config, asked: Any) -> Config:
         )
     named = asked if isinstance(asked, Mapping) else {"relative": asked}
     before = config.criterion.model_dump(exclude_none=True, exclude=SIZES if SIZES & set(named) else None)
-    section = parse_config({"criterion": {**before, **named}}, source="tune()").criterion
+    section = parse_config({"criterion": {**before, **named}}, source="arguments").criterion
     return config.model_copy(update={"criterion": section})
 
 
@@ -43,6 +44,16 @@ def check_scoring(evaluate: Any, metric: Any) -> None:
             "evaluate must be a function that takes the model and returns its score. Got "
             f"{type(evaluate).__name__} instead."
         )
+    try:
+        inspect.signature(evaluate).bind(None)
+    except TypeError:
+        raise ConfigError(
+            "evaluate must be a function of one argument: it is called as evaluate(model). Got "
+            f"{getattr(evaluate, '__name__', 'one')}{inspect.signature(evaluate)}. Bind what else it takes, "
+            "with functools.partial for example."
+        ) from None
+    except ValueError:  # a builtin that does not say what it takes
+        pass
     if metric is not None:
         raise ConfigError(
             f"evaluate= scores the model, and metric={metric!r:.60} would never be used. Give one of them: "
@@ -144,4 +155,6 @@ def _hint(inputs: Any) -> str:
             "float64 is NumPy's default, and most models take float32: convert the data, with .float() or "
             ".astype('float32')."
         )
+    if "uint8" in _described(inputs):
+        return "Images as bytes must be converted as they were for training: to float32, and scaled."
     return "Expected batches as the model takes them, with a batch dimension in front."

@@ -29,7 +29,7 @@ from octune.engine import Journal, Stop, Study
 from octune.engine.events import Listener
 from octune.engine.journal import RANGES
 from octune.engine.stopwatch import Stopwatch
-from octune.errors import ConfigError, UnsupportedError, WorkspaceError, summary
+from octune.errors import ConfigError, UnsupportedError, WorkspaceError, plural, summary
 from octune.evaluation.agreement import Agreement, AgreementEvaluator
 from octune.evaluation.evaluator import Evaluator, MetricEvaluator
 from octune.evaluation.function import FunctionEvaluator
@@ -152,6 +152,12 @@ class Job:
             notes.append(sources.SAME_DATA)
         if (config.performance.num_of_instance or 1) > 1:
             notes.append("one instance is timed here; octune bench runs performance.num_of_instance at once")
+        threads, cpus = _threads(config), probe_machine().cores
+        if threads is not None and threads > cpus:
+            notes.append(
+                f"performance.threads is {threads}, and this process may use {plural(cpus, 'CPU')}: speeds "
+                "are those of threads that wait for each other"
+            )
         match_ops(config.quantization.ops, [op.name for op in backend.ops()])  # refuses what is not there
         criterion = criterion_of(request.criterion, config, evaluator)
         calibrated, evaluated = rehearse(backend, evaluator, calibration_batches, evaluation_batches)
@@ -239,10 +245,13 @@ def _command() -> str:
     return shlex.join(["python", *sys.argv] if program.endswith(".py") else [program, *sys.argv[1:]])
 
 
+def _threads(config: Config) -> int | None:
+    return config.performance.threads or config.performance.cores_per_instance
+
+
 def _settings(config: Config, materials: Materials) -> Settings:
     performance = config.performance
-    threads = performance.threads or performance.cores_per_instance
-    settings = Settings(threads=threads, portable=performance.portable, extra=performance.extra)
+    settings = Settings(threads=_threads(config), portable=performance.portable, extra=performance.extra)
     if config.model is None:
         return settings
     return replace(
@@ -305,8 +314,8 @@ def _evaluators(
         missing = "evaluation data" if materials.evaluation is None else "a metric"
         raise ConfigError(
             f"There is no way to score the model: {missing} is missing. Give evaluate=fn, or metric= and "
-            "evaluation=; "
-            "octune.quantize() applies a plan without checking."
+            "evaluation= (in a file: evaluation.data and evaluation.metric); octune.quantize() applies a "
+            "plan without checking."
         )
     metric = (
         materials.metric

@@ -134,7 +134,8 @@ def match_outputs(
     if not same or not _shapes_agree(mine, other, same):
         raise ModelError(
             f"The outputs of the two models cannot be matched: {fp32} gives {_listed(mine)}; {int8} gives "
-            f"{_listed(other)}."
+            f"{_listed(other)}. Expected the same names, or the same number and shapes: is the second model "
+            "made from the first?"
         )
     return same
 

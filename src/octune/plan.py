@@ -164,7 +164,13 @@ class Plan(Mapping[str, Scheme]):
     """An immutable, hashable mapping from op name to :class:`Scheme`. Order does not matter."""
 
     def __init__(self, schemes: Mapping[str, Scheme] | Iterable[tuple[str, Scheme]] = ()) -> None:
-        given = dict(schemes)
+        try:
+            given = dict(schemes)
+        except (TypeError, ValueError) as error:
+            raise PlanError(
+                "A plan maps op names to Schemes, such as {'fc': octune.Scheme.fp32()}. Got "
+                f"{schemes!r:.80} instead."
+            ) from error
         for name, scheme in given.items():
             if not isinstance(name, str) or not isinstance(scheme, Scheme):
                 raise PlanError(f"A plan maps op names to Schemes. Got {name!r}: {scheme!r} instead.")

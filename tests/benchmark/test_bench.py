@@ -36,7 +36,7 @@ def test_every_instance_has_cores_of_its_own(two_cores: list[int]) -> None:
     assert threads_of(2)["OMP_NUM_THREADS"] == "2"
 
 
-@pytest.mark.parametrize(("instances", "cores"), [(3, 1), (1, 3), (3, None), (0, 1), (1, 0)])
+@pytest.mark.parametrize(("instances", "cores"), [(3, 1), (1, 3), (3, None), (0, None), (0, 1), (1, 0)])
 def test_too_many_cores_are_an_error(two_cores: list[int], instances: int, cores: int | None) -> None:
     with pytest.raises(ConfigError, match="cores"):
         placed(instances, cores)
@@ -173,6 +173,7 @@ def test_json_has_one_object_with_all_numbers(onnx_file: str, tmp_path: Path) ->
         (["x.onnx", "--data", "nowhere.npz"], "There is no file nowhere.npz"),
         (["x.onnx", "--data", "x.npz", "--sequence", "8"], "sequence cannot be given as well"),
         (["x.onnx", "--cores", "1000"], "1000 cores"),
+        (["x.onnx", "--instances", "0"], "must be at least 1. Got 0 instances"),
         (["x.onnx", "--iterations", "0"], "iterations at least 1"),
         (["a.yaml", "b.yaml"], "One .yaml file says how to time"),
     ],

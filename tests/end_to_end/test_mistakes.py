@@ -18,7 +18,17 @@ import torch
 from torch import nn
 
 import octune
-from octune.errors import ConfigError, DataError, EvaluationError, ModelError, OctuneError, WorkspaceError
+from octune.errors import (
+    ArtifactError,
+    ConfigError,
+    DataError,
+    EvaluationError,
+    ModelError,
+    OctuneError,
+    PlanError,
+    WorkspaceError,
+)
+from octune.machine import probe_machine
 
 ROWS, WIDTH, CLASSES = 6, 8, 4
 GENERATOR = torch.Generator().manual_seed(0)
@@ -136,12 +146,19 @@ M: list[tuple[str, Change, type[OctuneError], tuple[str, ...]]] = [
     ),
     ("integers", {"calibration": [torch.ones(6, 8, dtype=torch.long)]}, DataError, ("int64", "Expected")),
     ("data set", {"calibration": Samples()}, DataError, ("Dataset", r"DataLoader\(dataset, batch_size=32\)")),
+    ("bytes", {"calibration": [inputs().to(torch.uint8)]}, DataError, ("uint8", "float32, and scaled")),
     ("batches of text", {"calibration": ["a", "b"]}, DataError, ("str", "Expected")),
     ("batches of None", {"calibration": [None]}, DataError, ("None", "Expected")),
     ("no rows", {"calibration": [inputs(0, 8)]}, DataError, (r"\(0, 8\)", "at least one")),
     # -- evaluation data
     ("no labels", {"evaluation": [inputs()] * 3}, DataError, ("no label", r"Expected \(inputs, label\)")),
     ("too few labels", {"evaluation": labelled(LABELS[:4])}, DataError, ("4 labels", "6 predictions")),
+    (
+        "single samples",
+        {"evaluation": [(inputs(8), 1)] * 3},
+        DataError,
+        ("1 label", "4 predictions", "single samples must be put into batches"),
+    ),
     ("one-hot", {"evaluation": labelled(torch.eye(6, 4))}, EvaluationError, ("class numbers", "Got")),
     (
         "label 7 of 4",
@@ -194,7 +211,13 @@ M: list[tuple[str, Change, type[OctuneError], tuple[str, ...]]] = [
     ("NaN", {"evaluate": lambda m: float("nan"), "metric": None}, EvaluationError, ("nan", "one number")),
     ("tuple", {"evaluate": lambda m: (1.0, 2.0), "metric": None}, EvaluationError, ("tuple", "one number")),
     ("text", {"evaluate": lambda m: "0.9", "metric": None}, EvaluationError, ("'0.9'", "one number")),
-    ("no argument", {"evaluate": lambda: 1.0, "metric": None}, OctuneError, ("argument", "model")),
+    ("no argument", {"evaluate": lambda: 1.0, "metric": None}, ConfigError, (r"evaluate\(model\)", r"\(\)")),
+    (
+        "two arguments",
+        {"evaluate": lambda model, data: 1.0, "metric": None},
+        ConfigError,
+        (r"evaluate\(model\)", r"\(model, data\)", "partial"),
+    ),
     # -- what may be lost
     ("text", {"criterion": "one percent"}, ConfigError, ("'one percent'", "1%")),
     ("200 %", {"criterion": 2.0}, ConfigError, ("Got 2.0", "below 1", "Did you mean 2%")),
@@ -269,3 +292,33 @@ def test_a_mistake_is_told_at_once(
     assert "\n" not in message.strip(), "one line"
     assert getattr(counted, "furthest", 0) <= 1, "more than one batch was scored"
     assert [path.name for path in tmp_path.iterdir()] == ["file"], "something was left behind"
+
+
+def test_a_batch_that_breaks_later_is_named() -> None:
+    with pytest.raises(EvaluationError, match="RuntimeError on batch 2 of its data: mat1 and mat2"):
+        tune(evaluation=[GOOD[0], GOOD[1], (inputs(6, 5), LABELS)])
+
+
+def test_more_threads_than_the_machine_has_are_remarked_upon() -> None:
+    many = probe_machine().cores + 1
+    result = tune(config={"performance": {"threads": many, "iterations": 1, "warmup": 0, "compile": "never"}})
+    assert any(f"performance.threads is {many}, and this process may use" in note for note in result.notes)
+
+
+def test_a_plan_that_is_not_one() -> None:
+    with pytest.raises(PlanError, match=r"A plan maps op names to Schemes.*Got 'int8'"):
+        octune.quantize(network(), calibration=[inputs()], plan="int8")  # type: ignore[arg-type]
+
+
+def test_loading_what_is_not_a_saved_model(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("a,b")
+    saved = tmp_path / "run" / "model"
+    saved.mkdir(parents=True)
+    (saved / "octune.json").write_text("{}")
+    for path, said in {
+        "nowhere": "There is no folder .*nowhere. Expected",
+        "data.csv": "data.csv is a file. Expected the folder",
+        "run": "run is not a saved model: it has no octune.json. Expected .*/run/model\\?",
+    }.items():
+        with pytest.raises(ArtifactError, match=said):
+            octune.load(tmp_path / path)

@@ -181,7 +181,7 @@ def test_a_model_that_fails_on_the_data() -> None:
     def fails(inputs: Any) -> Any:
         raise ValueError("wrong shape")
 
-    with pytest.raises(EvaluationError, match="The evaluation raised ValueError: wrong shape"):
+    with pytest.raises(EvaluationError, match="raised ValueError on batch 0 of its data: wrong shape"):
         evaluator(batches())(fails)
 
 

@@ -148,6 +148,11 @@ def test_what_cannot_be_reported_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WorkspaceError, match=r"has no journal\.jsonl"):
         write_report(tmp_path, tmp_path / "report.html")
     assert list(tmp_path.iterdir()) == []
+    saved = tmp_path / "model"
+    saved.mkdir()
+    (saved / "octune.json").write_text("{}")
+    with pytest.raises(WorkspaceError, match=f"{saved} is a saved model.*Expected the workspace"):
+        write_report(saved, tmp_path / "report.html")
 
 
 def test_a_file_that_cannot_be_written(finished: octune.Result, tmp_path: Path) -> None:

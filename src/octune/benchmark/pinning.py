@@ -22,10 +22,11 @@ def placed(instances: int = 1, cores: int | None = None) -> list[tuple[int, ...]
                 "Processes can be pinned to cores on Linux only. Leave --instances and --cores out."
             )
         return [tuple(range(os.cpu_count() or 1))]
+    if instances < 1 or (cores is not None and cores < 1):
+        given = f"{instances} instances" + ("" if cores is None else f" and {cores} cores")
+        raise ConfigError(f"Instances and cores must be at least 1. Got {given} instead.")
     here = _physical_first()
     each = cores if cores is not None else len(here) // instances
-    if instances < 1 or (cores is not None and cores < 1):
-        raise ConfigError(f"Instances and cores must be at least 1. Got {instances} and {cores} instead.")
     if each < 1 or instances * each > len(here):
         raise ConfigError(
             f"{instances} x {max(each, 1)} cores were asked for, and this process may use {len(here)}. Ask "

@@ -41,12 +41,13 @@ def report(
     ] = None,
 ) -> None:
     """Show a run as one HTML file: verdict, trials, every op, where the time went. Nothing is run."""
-    from octune.report.html.page import gather, write_report
+    from octune.report.html.page import gather, workspace_of, write_report
     from octune.report.model_explorer import write_overlays
 
     if port is not None and not watch:
         raise ConfigError("--port is where --watch serves. Add --watch, or leave --port out.")
     if watch:
+        directory = workspace_of(directory)
         _watch(directory, PORT if port is None else port)
         if not (directory / JOURNAL).exists():
             typer.echo(f"no run has begun in {directory}", err=True)

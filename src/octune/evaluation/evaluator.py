@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from octune.backends.base import Outputs
 from octune.data import Batches
-from octune.errors import DataError, EvaluationError, plural
+from octune.errors import DataError, EvaluationError, OctuneError, plural
 from octune.evaluation.examples import Example, Models
 from octune.evaluation.guard import as_score, call_limited
 from octune.evaluation.metrics import Answer, Metric
@@ -328,11 +328,20 @@ class MetricEvaluator(Evaluator):
                 "Expected (inputs, label), or a dict with 'labels'."
             )
         labels = _rows(label)
-        found = list(self._metric.predictions(self._run(model, inputs)))
+        try:
+            outputs = self._run(model, inputs)
+        except OctuneError:
+            raise
+        except Exception as error:
+            raise EvaluationError(
+                f"The evaluation raised {type(error).__name__} on batch {number} of its data: {error}"
+            ) from error
+        found = list(self._metric.predictions(outputs))
         if len(labels) != len(found):
             raise DataError(
                 f"Batch {number} of the evaluation data has {plural(len(labels), 'label')}, but the model "
-                f"made {plural(len(found), 'prediction')}."
+                f"made {plural(len(found), 'prediction')}. Expected one label for each row of the batch"
+                + ("; single samples must be put into batches." if len(labels) == 1 else ".")
             )
         return found, labels
 

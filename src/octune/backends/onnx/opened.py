@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from octune.backends.batches import Fitting, Inputs, Slot
@@ -16,7 +15,7 @@ from octune.backends.onnx.files import GRAPH
 from octune.backends.onnx.graph import Model, subgraphs
 from octune.backends.onnx.ir import OpenedIR
 from octune.backends.onnx.runtimes import ONNX_RUNTIME, OnnxModel, outputs_by_name
-from octune.backends.onnx.source import separated
+from octune.backends.onnx.source import read, separated
 from octune.backends.opened import Array, Coverage, Opened, Port, Source, bytes_of, free_rows
 from octune.errors import ModelError
 from octune.machine import probe_machine
@@ -114,12 +113,7 @@ def _known(graph: Model) -> Facts:
 
 def _read(path: Path) -> Facts:
     """Facts of a file; its bytes are those of the files beside it as well that hold its tensors."""
-    if not path.is_file():
-        raise ModelError(f"There is no file {path}. Expected an .onnx file.")
-    try:
-        proto = onnx.load(str(path), load_external_data=False)
-    except Exception as error:  # protobuf's own exceptions differ between its implementations
-        raise ModelError(f"{path} is not an ONNX model: {error}") from error
+    proto = read(path)
     beside = {
         path.parent / item.value
         for tensor in proto.graph.initializer

@@ -42,6 +42,7 @@ __all__ = [
     "input_slots",
     "normalised",
     "open_model",
+    "read",
     "separated",
 ]
 
@@ -59,7 +60,7 @@ def open_model(source: str | Path | ModelProto) -> tuple[Model, list[str]]:
     """A model in normal form, and what the user should know about it."""
     folder = None
     if isinstance(source, str | Path):
-        folder, source = Path(source).parent, _read(Path(source))
+        folder, source = Path(source).parent, read(Path(source))
     notes: list[str] = []
     _refuse_quantized(source.graph)
     model = separated(source, folder)
@@ -81,7 +82,8 @@ def normalised(model: Model, notes: list[str] | None = None) -> Model:
     return model
 
 
-def _read(path: Path) -> ModelProto:
+def read(path: Path) -> ModelProto:
+    """The file, without the tensors that are kept beside it."""
     if not path.exists():
         raise ModelError(f"There is no file {path}. Expected an .onnx file.")
     if path.is_dir():

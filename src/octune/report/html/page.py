@@ -40,20 +40,30 @@ if TYPE_CHECKING:
     import jinja2
     from markupsafe import Markup
 
-__all__ = ["content", "gather", "page", "render", "write_report"]
+__all__ = ["content", "gather", "page", "render", "workspace_of", "write_report"]
 
 TEMPLATES = Path(__file__).parent / "templates"
 HALF, FEW_LAYERS = 450, 12
 View = TypeVar("View")
 
 
+def workspace_of(folder: Path) -> Path:
+    """The folder itself, or the workspace around a saved model, which is where octune tune puts it."""
+    if not (folder / MANIFEST).exists() or (folder / JOURNAL).exists():
+        return folder
+    around = folder.resolve().parent
+    if not (around / JOURNAL).exists():
+        raise WorkspaceError(
+            f"{folder} is a saved model, and the run that made it is not around it. Expected the workspace "
+            "of that run."
+        )
+    return around
+
+
 def gather(source: Result | str | Path) -> Facts:
     """The facts of a result, or of the run in a workspace."""
     if not isinstance(source, Result):
-        folder = Path(source)
-        saved = (folder / MANIFEST).exists() and not (folder / JOURNAL).exists()
-        # octune tune saves the model into its workspace
-        return Facts.of(Evidence.read(folder.resolve().parent if saved else folder))
+        return Facts.of(Evidence.read(workspace_of(Path(source))))
     if source.evidence is None:
         raise WorkspaceError(
             "This result was not made by a run of this version, so it has nothing to report."
