@@ -4,12 +4,13 @@ writes folders that users keep.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from octune.errors import ArtifactError, OctuneError
@@ -22,6 +23,7 @@ __all__ = [
     "complete_or_absent",
     "sha256",
     "sums",
+    "write_whole",
 ]
 
 
@@ -77,26 +79,94 @@ def check_replaceable(folder: Path, marker: str, *, overwrite: bool = False) -> 
 
 @contextmanager
 def complete_or_absent(folder: Path, marker: str, *, overwrite: bool = False) -> Iterator[Path]:
-    """An empty folder to write into, which becomes ``folder`` at the end, in one step, or leaves nothing."""
+    """An empty folder to write into, which becomes ``folder`` at the end, in one step, or leaves nothing.
+    What a killed process left of the same attempt is removed.
+    """
     check_replaceable(folder, marker, overwrite=overwrite)
+    staging, before, lock = None, folder.with_name(f".{folder.name}-replaced"), None
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    except OSError as error:
-        raise ArtifactError(f"The model could not be saved to {folder}: {error}") from error
-    try:
-        yield staging
-        if folder.exists():
-            shutil.rmtree(folder)
-        staging.chmod(0o755)
-        for path in staging.rglob("*"):
-            # some libraries write private files; a model is meant to be shared
-            path.chmod(0o755 if path.is_dir() else 0o644)
-        staging.rename(folder)
-    except OSError as error:
-        raise ArtifactError(f"The model could not be saved to {folder}: {error}") from error
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            staging, lock = _staging(folder, before)
+            yield staging
+            staging.chmod(0o755)
+            for path in staging.rglob("*"):
+                # some libraries write private files; a model is meant to be shared
+                path.chmod(0o755 if path.is_dir() else 0o644)
+            if folder.exists():
+                folder.rename(before)  # a process that is killed here puts it back when it saves again
+            staging.rename(folder)
+        except OSError as error:
+            raise ArtifactError(f"The model could not be saved to {folder}: {error}") from error
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        if staging is not None:
+            shutil.rmtree(staging, ignore_errors=True)
+        if folder.exists():
+            shutil.rmtree(before, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _staging(folder: Path, before: Path) -> tuple[Path, int]:
+    """A new folder beside ``folder``, and the lock that says it is in use; those of dead processes go."""
+    parent = os.open(folder.parent, os.O_RDONLY)
+    try:
+        _lock(parent, fcntl.LOCK_EX)
+        for left in folder.parent.glob(f".{folder.name}-*"):
+            if left == before:
+                continue
+            held = os.open(left, os.O_RDONLY)
+            try:
+                if _lock(held, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                    shutil.rmtree(left, ignore_errors=True)
+            finally:
+                os.close(held)
+        if before.exists() and not folder.exists():
+            before.rename(folder)
+        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        lock = os.open(staging, os.O_RDONLY)
+        _lock(lock, fcntl.LOCK_EX)
+        return staging, lock
+    finally:
+        os.close(parent)
+
+
+def _lock(opened: int, how: int) -> bool:
+    """Whether the lock was taken; some file systems have none for folders."""
+    with suppress(OSError):
+        fcntl.flock(opened, how)
+        return True
+    return False
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file that is there complete or as it was before, whatever happens meanwhile; OSError if that
+    cannot be done. What killed processes left of the same file is removed.
+    """
+    for left in path.parent.glob(f".{path.name}-*.tmp"):
+        if not _alive(left.name.removesuffix(".tmp").rpartition("-")[2]):
+            left.unlink(missing_ok=True)
+    temporary = path.with_name(f".{path.name}-{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def _alive(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (ValueError, OverflowError, ProcessLookupError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def sha256(path: Path) -> str:

@@ -27,7 +27,6 @@ from octune.criterion import Criterion
 from octune.data import Batches, as_batches
 from octune.engine import Journal, Stop, Study
 from octune.engine.events import Listener
-from octune.engine.journal import RANGES
 from octune.engine.stopwatch import Stopwatch
 from octune.errors import ConfigError, UnsupportedError, WorkspaceError, plural, summary
 from octune.evaluation.agreement import Agreement, AgreementEvaluator
@@ -37,11 +36,12 @@ from octune.evaluation.holdout import held_items, search_items, split_batches
 from octune.evaluation.metrics import Metric
 from octune.evaluation.postprocess import postprocessed
 from octune.folders import check_writable
+from octune.identity import identity
 from octune.machine import probe_machine
 from octune.search import STRATEGIES, Space, Strategy
 from octune.sources import Materials
 
-__all__ = ["Job", "Request", "as_config"]
+__all__ = ["Job", "Request", "as_config", "came_from", "settings_of"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,6 @@ class Job:
     study: Study
     calibration: Batches | None
     sample_options: tuple[int, ...]
-    ranges_path: Path | None
     huggingface: Path | None = None  # the folder that the model or its tokenizer came from
     request: Request | None = None
 
@@ -100,15 +99,15 @@ class Job:
             or materials.metric not in (None, Agreement.name)
         )
         unlabelled = () if labelled else _without_labels(materials, config)
-        settings = _settings(config, materials)
-        came_from = _came_from(config, materials)  # a converted model does not know it any more
+        settings = settings_of(config, materials)
+        origin = came_from(config, materials)  # a converted model does not know it any more
         if config.model is not None and config.model.target == "onnx":
             materials.model, settings = _as_onnx(materials, config, settings)
         backend = backend_for(materials.model, settings)
         try:
             _refuse_foreign_settings(settings, backend)
             job = cls._ready(request, config, materials, backend, unlabelled)
-            job.huggingface, job.request = came_from, request
+            job.huggingface, job.request = origin, request
             return job
         except BaseException:
             backend.close()  # it has set threads for the whole process
@@ -168,12 +167,13 @@ class Job:
         if example is not None and config.performance.batch_size is not None:
             example = backend.resized(example, config.performance.batch_size)
         folder = config.workspace.path if request.workspace else None
+        data = {"calibration data": calibration_batches, "evaluation data": evaluation_batches}
         journal = Journal.open(
             folder,
-            _header(backend, evaluator, certify, criterion, config, folder),
+            {} if folder is None else identity(backend, evaluator, certify, criterion, config, data),
             resume=config.workspace.resume,
         )
-        stop = Stop(config.tuning.timeout, config.tuning.max_trials)
+        stop = Stop(config.tuning.timeout, config.tuning.max_trials, spent=journal.spent)
         stopwatch = Stopwatch(
             backend, Timing(config.performance.warmup, config.performance.iterations), stop, example
         )
@@ -181,8 +181,8 @@ class Job:
         study = Study(backend, evaluator, criterion, journal, stop, listener, stopwatch, certifier)
         for note in notes:
             study.note(note)
-        job = cls(config, study, calibration_batches, samples, folder / RANGES if folder else None)
-        journal.append("run", job._stamp())
+        job = cls(config, study, calibration_batches, samples)
+        journal.append("run", {**job._stamp(), "model": materials.source})
         return job
 
     def strategy(self, space: Space) -> Strategy:
@@ -249,7 +249,7 @@ def _threads(config: Config) -> int | None:
     return config.performance.threads or config.performance.cores_per_instance
 
 
-def _settings(config: Config, materials: Materials) -> Settings:
+def settings_of(config: Config, materials: Materials) -> Settings:
     performance = config.performance
     settings = Settings(threads=_threads(config), portable=performance.portable, extra=performance.extra)
     if config.model is None:
@@ -259,7 +259,7 @@ def _settings(config: Config, materials: Materials) -> Settings:
     )
 
 
-def _came_from(config: Config, materials: Materials) -> Path | None:
+def came_from(config: Config, materials: Materials) -> Path | None:
     """The Hugging Face folder of the model, else that of the tokenizer which its data names."""
     named = (config.evaluation.data, config.calibration.data)
     tokenizers = [data.tokenizer for data in named if data is not None and data.tokenizer is not None]
@@ -379,31 +379,3 @@ def _as_onnx(materials: Materials, config: Config, settings: Settings) -> tuple[
 def _limit(config: Config) -> int:
     """More batches than this are never needed, whatever their size: it is what stops an endless generator."""
     return max(config.calibration.batches or config.calibration.samples)
-
-
-def _header(
-    backend: Backend,
-    evaluator: Evaluator,
-    certify: str | None,
-    criterion: Criterion,
-    config: Config,
-    folder: Path | None,
-) -> dict[str, Any]:
-    """What must be equal for a journal to be continued."""
-    if folder is None:
-        return {}
-    return {
-        "model": backend.fingerprint(),
-        "evaluation": {
-            "by": evaluator.name,
-            "samples": config.evaluation.samples,
-            "certify": certify,
-            **({"outputs": list(config.evaluation.outputs)} if config.evaluation.outputs else {}),
-        },
-        "criterion": criterion.to_json(),
-        "objective": config.tuning.objective,
-        "strategy": config.tuning.strategy,
-        "seed": config.tuning.random_seed,
-        "quantization": config.quantization.model_dump(mode="json"),
-        "weights": backend.limit.value,
-    }

@@ -2,9 +2,10 @@
 
     result = octune.replay("octune_runs/bert")
     print(result)
+    octune.replay("octune_runs/bert", rebuild=True).save("model-int8")
 
 It also works in the middle of a run and after a crash: ``stopped_because`` then says that the run has not
-ended. What it cannot return is the model: that is in the folder where it was saved.
+ended. The model is rebuilt where that is asked for: that takes the framework and the fp32 model (rebuild.py).
 """
 
 from __future__ import annotations
@@ -28,9 +29,19 @@ __all__ = ["replay"]
 UNFINISHED = "the run has not ended: go on with 'octune resume', or with workspace.resume: true"
 
 
-def replay(workspace: str | Path) -> Result:
-    """What the run in this workspace has found so far. Nothing is run, and nothing is written."""
-    return retold(Evidence.read(workspace))
+def replay(workspace: str | Path, *, rebuild: bool = False, model: Any = None) -> Result:
+    """What the run in this workspace has found so far. Nothing is searched, no data is read, and nothing is
+    written.
+
+    With ``rebuild``, or with the fp32 ``model`` where that was an object in Python, the result has its model
+    again, to the bit, and can be saved.
+    """
+    result = retold(Evidence.read(workspace))
+    if not rebuild and model is None:
+        return result
+    from octune.rebuild import rebuilt
+
+    return rebuilt(result, model)
 
 
 def retold(evidence: Evidence) -> Result:

@@ -110,7 +110,7 @@ def look(job: Job, samples: int) -> tuple[tuple[Op, ...], Ranges, Space]:
     """Everything that is known before an evaluation: ops and their schemes, ranges, harm and cost."""
     study = job.study
     study.survey.count(job.calibration)
-    ranges = study.survey.calibrate(job.calibration, samples, job.ranges_path)
+    ranges = study.survey.calibrate(job.calibration, samples)
     ops = legal_ops(study.backend.ops(), job.config.quantization, ranges if job.calibration else None)
     study.survey.ops(ops, ranges)
     harms, costs = study.survey.harm(ops, ranges, job.calibration), _cost_table(job, ops, ranges)
@@ -118,14 +118,20 @@ def look(job: Job, samples: int) -> tuple[tuple[Op, ...], Ranges, Space]:
 
 
 def _search(study: Study, strategy: Strategy, ranges: Ranges) -> str:
-    """Ask, run, tell, until the strategy is done or it is time to stop. Returns why it ended."""
+    """Ask, run, tell, until the strategy is done or it is time to stop. Returns why it ended.
+
+    What earlier processes have tried is told to the strategy again, whatever time they took.
+    """
+    known = sum(record["form"] == "eager" for record in study.journal.records("trial"))
     while True:
+        study.stop.replaying = len(study.trials) < known
         study.clock.enter("look", "choosing a plan, without labels")
         proposal = None if study.stop.reason else strategy.ask()
         if reason := study.stop.reason:
             return reason
         if proposal is None:
             break
+        known = known if study.tried(proposal.plan, ranges) else 0
         trial = study.trial(proposal.plan, proposal.reason, ranges)
         if trial is None:
             return study.stop.reason
@@ -324,7 +330,7 @@ def quantize(
         if job.calibration is None:
             log.warning("quantize: no calibration data was given, so only dynamic schemes are used")
         study.survey.prepare(job.calibration)
-        ranges = study.survey.calibrate(job.calibration, job.sample_options[0], None)
+        ranges = study.survey.calibrate(job.calibration, job.sample_options[0])
         if plan is None:
             ops = legal_ops(study.backend.ops(), job.config.quantization, ranges if job.calibration else None)
             plan = Space.of(ops, costs=_cost_table(job, ops, ranges)).fastest()

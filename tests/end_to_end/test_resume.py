@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -182,7 +183,8 @@ def test_ranges_that_are_lost_are_made_again(
         again = tune(data, tmp_path)
     assert again.plan == whole.plan
     assert torch.equal(again.model(data.test), whole.model(data.test))
-    assert ("Calibrating again" in caplog.text) == (harm == "truncated")
+    said = "is not the file that this run has written" if harm == "truncated" else "cannot be read"
+    assert said in caplog.text
 
 
 def test_ranges_of_another_model_are_not_used(data: Digits, tmp_path: Path) -> None:
@@ -252,7 +254,19 @@ def test_items_are_still_paired_after_resuming(data: Digits, tmp_path: Path) -> 
     assert first.best.verdict == again.best.verdict
     assert again.best.verdict is not None
     assert again.best.verdict.low is not None
-    # Data that now comes in another order is not paired with the recorded baseline.
+    with pytest.raises(WorkspaceError, match="its evaluation data differs"):
+        tune(data, tmp_path, **{**options, "evaluation": data.labelled()[::-1]})
+
+
+def test_data_in_another_order_is_not_paired_after_resuming(data: Digits, tmp_path: Path) -> None:
+    order = random.Random(0)
+
+    class Shuffled:
+        def __iter__(self) -> Any:
+            return iter(order.sample(data.labelled(), len(data.labelled())))
+
+    options: dict[str, Any] = {"metric": "accuracy", "evaluation": Shuffled(), "evaluate": None}
+    first = tune(data, tmp_path, **options)
     journal = tmp_path / "journal.jsonl"
     lines = [
         line
@@ -260,7 +274,7 @@ def test_items_are_still_paired_after_resuming(data: Digits, tmp_path: Path) -> 
         if json.loads(line)["event"] != "trial"
     ]
     journal.write_bytes(b"".join(lines))
-    shuffled = tune(data, tmp_path, metric="accuracy", evaluation=data.labelled()[::-1], evaluate=None)
+    shuffled = tune(data, tmp_path, **options)
     assert shuffled.best.verdict is not None
     assert shuffled.best.verdict.low is None
     assert shuffled.best.score is not None

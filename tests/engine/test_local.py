@@ -192,22 +192,26 @@ def test_a_journal_with_a_baseline_without_a_score_is_refused() -> None:
 
 def test_calibration_stops_at_the_number_of_samples() -> None:
     made = study()
-    ranges = made.survey.calibrate(BATCHES, 8, None)
+    ranges = made.survey.calibrate(BATCHES, 8)
     assert fake(made).observed == 2
     assert (ranges["a"].low, ranges["a"].high, ranges.samples) == (-1.0, 1.0, 8)
-    assert made.survey.calibrate(BATCHES, 1000, None)["a"].high == 3.0
+    assert made.survey.calibrate(BATCHES, 1000)["a"].high == 3.0
 
 
 def test_calibration_is_kept(tmp_path: Path) -> None:
-    path = tmp_path / "ranges.npz"
-    study().survey.calibrate(BATCHES, 8, path)
-    again = study()
-    assert again.survey.calibrate(BATCHES, 8, path)["a"].high == 1.0
-    assert fake(again).observed == 0
-    more = study()
-    # another number of samples is another calibration
-    assert more.survey.calibrate(BATCHES, 12, path)["a"].high == 3.0
-    assert fake(more).observed == 3
+    with Journal.open(tmp_path, {}) as journal:
+        study(journal=journal).survey.calibrate(BATCHES, 8)
+    with Journal.open(tmp_path, {}, resume=True) as journal:
+        again = study(journal=journal)
+        assert again.survey.calibrate(BATCHES, 8)["a"].high == 1.0
+        assert fake(again).observed == 0
+        # another number of samples is another calibration, and both are kept
+        assert again.survey.calibrate(BATCHES, 12)["a"].high == 3.0
+        assert fake(again).observed == 3
+        more = study(journal=journal)
+        assert more.survey.calibrate(BATCHES, 8)["a"].high == 1.0
+        assert more.survey.calibrate(BATCHES, 12)["a"].high == 3.0
+        assert fake(more).observed == 0
 
 
 def test_the_backend_gets_ready_on_a_batch_or_on_the_example() -> None:
@@ -219,7 +223,7 @@ def test_the_backend_gets_ready_on_a_batch_or_on_the_example() -> None:
     empty = study(example=None)
     empty.survey.prepare(None)
     assert fake(empty).prepared == 0
-    assert len(empty.survey.calibrate(None, 0, None)) == 0
+    assert len(empty.survey.calibrate(None, 0)) == 0
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e300])
@@ -227,21 +231,19 @@ def test_harm_without_measure_is_the_worst(value: float, tmp_path: Path) -> None
     with Journal.open(tmp_path, {}) as journal:
         made = study(journal=journal)
         fake(made).harms["b", INT8] = value
-        assert made.survey.harm(OPS, made.survey.calibrate(BATCHES, 8, None), BATCHES) == {
+        assert made.survey.harm(OPS, made.survey.calibrate(BATCHES, 8), BATCHES) == {
             ("a", INT8): 0.1,
             ("b", INT8): WORST,
         }
     with Journal.open(tmp_path, {}, resume=True) as journal:
         resumed = study(journal=journal)
         fake(resumed).harms = {}
-        assert (
-            resumed.survey.harm(OPS, resumed.survey.calibrate(BATCHES, 8, None), BATCHES)["b", INT8] == WORST
-        )
+        assert resumed.survey.harm(OPS, resumed.survey.calibrate(BATCHES, 8), BATCHES)["b", INT8] == WORST
 
 
 def test_cost_is_measured_once() -> None:
     made = study()
-    ranges = made.survey.calibrate(BATCHES, 8, None)
+    ranges = made.survey.calibrate(BATCHES, 8)
     cost = made.survey.cost(OPS, ranges)
     assert cost["a", INT8] < cost["a", FP32]
     assert cost["b", INT8] < cost["b", FP32]
@@ -253,14 +255,14 @@ def test_a_trial_is_answered_by_the_journal_if_it_was_run_before() -> None:
     calls: list[Plan] = []
     made = study(lambda model: calls.append(model.plan) or 1.0)
     made.baseline()
-    ranges = made.survey.calibrate(BATCHES, 8, None)
+    ranges = made.survey.calibrate(BATCHES, 8)
     first = made.trial(ALL_INT8, "first", ranges)
     again = made.trial(ALL_INT8, "again", ranges)
     assert calls == [Plan(), ALL_INT8]
     assert first is not None
     assert again is not None
     assert (again.plan, again.score, again.verdict) == (first.plan, first.score, first.verdict)
-    other = made.trial(ALL_INT8, "other ranges", made.survey.calibrate(BATCHES, 12, None))
+    other = made.trial(ALL_INT8, "other ranges", made.survey.calibrate(BATCHES, 12))
     assert len(calls) == 3
     assert other is not None
     assert (first.samples, other.samples) == (8, 12)
@@ -270,7 +272,7 @@ def test_a_trial_is_answered_by_the_journal_if_it_was_run_before() -> None:
 def test_models_of_trials_are_not_hoarded_but_made_again() -> None:
     made = study()
     made.baseline()
-    ranges = made.survey.calibrate(BATCHES, 8, None)
+    ranges = made.survey.calibrate(BATCHES, 8)
     for plan in (ALL_INT8, Plan({"a": INT8, "b": FP32})):
         made.trial(plan, "", ranges)
     assert made.models == {}
@@ -288,7 +290,7 @@ def test_the_model_is_timed_before_evaluation_code_can_touch_it() -> None:
 
     made = study(spoil)
     made.baseline()
-    trial = made.trial(ALL_INT8, "", made.survey.calibrate(BATCHES, 8, None))
+    trial = made.trial(ALL_INT8, "", made.survey.calibrate(BATCHES, 8))
     assert trial is not None
     assert trial.error is None
     assert trial.latency_ms is not None
@@ -302,7 +304,7 @@ def test_a_failed_trial_keeps_its_reason_in_one_line() -> None:
 
     made = study(fail)
     made.baseline()
-    trial = made.trial(ALL_INT8, "", made.survey.calibrate(BATCHES, 8, None))
+    trial = made.trial(ALL_INT8, "", made.survey.calibrate(BATCHES, 8))
     assert trial is not None
     assert trial.error == "EvaluationError: The evaluation raised RuntimeError: first line"
     assert trial.verdict is None
@@ -318,7 +320,7 @@ def test_an_interrupted_trial_is_not_recorded() -> None:
 
     made = study(interrupt)
     made.baseline()
-    assert made.trial(ALL_INT8, "", made.survey.calibrate(BATCHES, 8, None)) is None
+    assert made.trial(ALL_INT8, "", made.survey.calibrate(BATCHES, 8)) is None
     assert made.stop.reason == "interrupted by the user"
     assert made.journal.records("trial") == []
 
@@ -332,7 +334,7 @@ def with_winner(
     """A study whose eager winner takes this many seconds for a call."""
     made = study(evaluate, example=example)
     made.baseline()
-    ranges = made.survey.calibrate(BATCHES, 8, None)
+    ranges = made.survey.calibrate(BATCHES, 8)
     fake(made).apply = lambda plan, ranges: Model(plan, seconds=seconds)  # type: ignore[method-assign]
     made.trial(ALL_INT8, "", ranges)
     return made, ranges
@@ -409,7 +411,7 @@ def test_a_resumed_run_neither_times_nor_scores_a_form_again(tmp_path: Path) -> 
         with Journal.open(tmp_path, {}, resume=True) as journal:
             made = study(lambda model: scored.append(model.plan) or 1.0, journal)
             made.baseline()
-            ranges = made.survey.calibrate(BATCHES, 8, None)
+            ranges = made.survey.calibrate(BATCHES, 8)
             fake(made).apply = lambda plan, ranges: Model(plan, seconds=0.05)  # type: ignore[method-assign]
             made.trial(ALL_INT8, "", ranges)
             compiled = Model(ALL_INT8)
@@ -598,7 +600,7 @@ def test_models_that_tie_in_speed_are_chosen_by_size(monkeypatch: pytest.MonkeyP
     timed(monkeypatch, Speedup(2.1, 2.0, 2.2), Speedup(2.0, 1.9, 2.1), Speedup(1.5, 1.4, 1.6))
     fake(made).size = lambda model: 100 - 10 * len(model.plan.names("int8"))  # type: ignore[method-assign]
     made.baseline()
-    ranges = made.survey.calibrate(BATCHES, 8, None)
+    ranges = made.survey.calibrate(BATCHES, 8)
     for plan in plans:
         made.trial(plan, "", ranges)
     assert chosen(made, "performance") == ALL_INT8
@@ -622,7 +624,7 @@ def test_a_gain_beyond_what_ops_allow_is_doubtful(monkeypatch: pytest.MonkeyPatc
     asked = timed(monkeypatch, Speedup(15.0, 14.0, 16.0))
     made = study()
     made.baseline()
-    ranges = made.survey.calibrate(BATCHES, 8, None)
+    ranges = made.survey.calibrate(BATCHES, 8)
     made.stopwatch.costs = {("a", INT8): 1.0, ("a", FP32): 2.0, ("b", INT8): 1.0, ("b", FP32): 2.0}
     made.trial(Plan({"a": INT8}), "", ranges)
     limit = asked["ceiling"][0]
@@ -639,7 +641,7 @@ def test_no_more_time_is_spent_on_waiting_than_is_left(monkeypatch: pytest.Monke
     made.stop = Stop(timeout=5.0)
     made.stopwatch = Stopwatch(made.backend, Timing(), made.stop, ((1.0,),), Patience(20.0))
     made.baseline()
-    made.trial(ALL_INT8, "", made.survey.calibrate(BATCHES, 8, None))
+    made.trial(ALL_INT8, "", made.survey.calibrate(BATCHES, 8))
     assert asked["patience"][0].seconds <= 5.0
 
 

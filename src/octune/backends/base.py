@@ -219,6 +219,12 @@ class Backend(ABC):
         """
         yield inputs
 
+    def restored(self, inputs: Inputs) -> Any:
+        """Inputs that were kept in a file, whose tensors have become NumPy arrays, as :meth:`split` gives
+        them.
+        """
+        return inputs
+
     @abstractmethod
     def ops(self) -> tuple[Op, ...]:
         """All ops that could be quantized, in the order of the model."""

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from octune.calibration.observer import BINS, TensorStats
 from octune.errors import WorkspaceError
+from octune.folders import write_whole
 from octune.int8 import Grid
 from octune.plan import RangeMethod
 
@@ -114,8 +115,8 @@ class Ranges(Mapping[str, TensorStats]):
     def __len__(self) -> int:
         return len(self._stats)
 
-    def save(self, path: Path) -> None:
-        """Write one ``.npz`` file; a crash leaves either the old file or the new one."""
+    def to_bytes(self) -> bytes:
+        """The content of an ``.npz`` file."""
         names = list(self._stats)
         scalars = [
             {
@@ -136,15 +137,26 @@ class Ranges(Mapping[str, TensorStats]):
             arrays[f"means{index}"] = self._stats[name].channel_mean
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-        temporary = path.with_suffix(".tmp")
-        temporary.write_bytes(buffer.getvalue())
-        temporary.replace(path)
+        return buffer.getvalue()
+
+    def save(self, path: Path) -> None:
+        """Write one ``.npz`` file; a crash leaves either the old file or the new one."""
+        write_whole(path, self.to_bytes())
 
     @classmethod
     def load(cls, path: Path) -> Ranges:
         """The inverse of :meth:`save`."""
         try:
-            with np.load(path, allow_pickle=False) as file:
+            content = path.read_bytes()
+        except OSError as error:
+            raise WorkspaceError(f"The ranges in {path} cannot be read ({error}).") from error
+        return cls.from_bytes(content, path)
+
+    @classmethod
+    def from_bytes(cls, content: bytes, path: Path) -> Ranges:
+        """The inverse of :meth:`to_bytes`; ``path`` is where it was read, for messages."""
+        try:
+            with np.load(io.BytesIO(content), allow_pickle=False) as file:
                 header = json.loads(bytes(file["header"]))
                 stats = {
                     op["name"]: TensorStats(

@@ -31,6 +31,7 @@ from octune.config import Config, load_config
 from octune.engine.journal import not_a_workspace
 from octune.engine.stop import INTERRUPTED
 from octune.errors import WorkspaceError, plural
+from octune.folders import write_whole
 
 CONFIG_COPY = "config.yaml"
 Output = Annotated[
@@ -96,18 +97,30 @@ def resume(
     directory: Annotated[
         Path, typer.Argument(help="The workspace of an interrupted run.", show_default=False)
     ],
+    max_trials: Annotated[
+        int | None, typer.Option(help="The largest number of plans to try, from now on.", show_default=False)
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(help="Seconds to search, with those that the run has had already.", show_default=False),
+    ] = None,
     output: Output = None,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Continue an interrupted run: nothing that was learned is done again."""
+    """Continue an interrupted run: nothing that was learned is done again. One that has ended goes on where a
+    limit is raised.
+    """
     path = directory / CONFIG_COPY
     if not path.exists():
         raise WorkspaceError(not_a_workspace(directory, CONFIG_COPY))
+    sections = load_config(path).to_json()
+    limits = {"max_trials": max_trials, "timeout": timeout}
+    sections["tuning"] |= {name: limit for name, limit in limits.items() if limit is not None}
     _run(
-        load_config(path),
+        Config.build(**sections),
         directory,
         resume=True,
         output=output,
@@ -141,7 +154,12 @@ def _run(
     advice = f"Continue with: octune resume {folder}"
     listener = LiveProgress(console, config.tuning.timeout)
     with run_folder(folder), interruptible(advice), closing(listener):
-        (folder / CONFIG_COPY).write_text(config.to_yaml())
+        try:
+            write_whole(folder / CONFIG_COPY, config.to_yaml().encode())
+        except OSError as error:
+            raise WorkspaceError(
+                f"The workspace {folder} cannot be written: {error}. Choose another --workspace."
+            ) from error
         result = run(config=config, listener=listener)
     if result.stopped_because.startswith(INTERRUPTED):
         # What was found is in the journal. To save it would make a model of it that nobody has chosen.

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from octune.folders import cache_folder
+from octune.folders import cache_folder, write_whole
 from octune.machine import probe_machine
 
 if TYPE_CHECKING:
@@ -69,9 +69,8 @@ class CostCache:
         }
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = self._path.with_suffix(f".{os.getpid()}.tmp")
-            temporary.write_text(json.dumps({"conditions": self._conditions, "milliseconds": self._known}))
-            temporary.replace(self._path)
+            told = {"conditions": self._conditions, "milliseconds": self._known}
+            write_whole(self._path, json.dumps(told).encode())
         except OSError as error:
             log.debug("timings are not kept: %s", error)
 

@@ -24,6 +24,7 @@ class Clock:
     def __init__(self, listener: Listener, journal: Journal) -> None:
         self.seconds: dict[str, float] = {}
         self._listener, self._journal = listener, journal
+        self._began = time.monotonic()
         self._entered: tuple[str, float] | None = None
         self._announced: tuple[str, float] | None = None
 
@@ -31,7 +32,8 @@ class Clock:
         """A stage begins, and the one before it ends."""
         self._tell()
         self._switch(stage)
-        self._journal.append("stage", {"name": stage, "detail": detail, "at": time.time()})
+        passed = round(time.monotonic() - self._began, 3)
+        self._journal.append("stage", {"name": stage, "detail": detail, "at": time.time(), "seconds": passed})
         self._announced = (stage, time.perf_counter())
         self._listener.stage(stage, detail)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import logging
 import os
@@ -23,12 +24,13 @@ from types import TracebackType
 from typing import IO, Any
 
 from octune.errors import WorkspaceError
+from octune.folders import write_whole
 
-__all__ = ["JOURNAL", "Journal", "not_a_workspace"]
+__all__ = ["EXAMPLE", "JOURNAL", "RANGES", "Journal", "not_a_workspace"]
 
 log = logging.getLogger("octune")
-VERSION = 3
-JOURNAL, RANGES, LOCK = "journal.jsonl", "ranges.npz", "lock"
+VERSION = 4
+JOURNAL, RANGES, EXAMPLE, LOCK = "journal.jsonl", "ranges.npz", "example.npz", "lock"
 
 
 class Journal:
@@ -108,8 +110,9 @@ class Journal:
             log.warning("nothing to resume in %s: starting from the beginning", folder)
         self._file = path.open("ab")
         if not self._records:
-            # Ranges without a journal are another run's: nothing says which model they belong to.
-            (folder / RANGES).unlink(missing_ok=True)
+            # Files without a journal are another run's: nothing says which model they belong to.
+            for file in (folder / EXAMPLE, *folder.glob(RANGES.replace(".", "*."))):
+                file.unlink(missing_ok=True)
             self.append("start", {"version": VERSION, **header})
 
     def _recover(self, path: Path) -> None:
@@ -149,6 +152,8 @@ class Journal:
             self._file.write(json.dumps({"event": event, **data}, allow_nan=False).encode() + b"\n")
             self._file.flush()
             os.fsync(self._file.fileno())
+            if not os.fstat(self._file.fileno()).st_nlink:
+                raise FileNotFoundError("it was deleted meanwhile")
         except OSError as error:
             self.broken = (
                 f"the journal in {self.folder} could not be written ({error}): this run goes on, "
@@ -156,19 +161,63 @@ class Journal:
             )
             log.error("%s", self.broken)
 
+    def keep(self, name: str, content: bytes, **about: Any) -> None:
+        """Keep a file beside the journal, which notes its checksum and what else is known of it. What cannot
+        be written is reported, and done again by a resumed run.
+        """
+        if self._file is None or self.folder is None or self.broken is not None:
+            return
+        try:
+            write_whole(self.folder / name, content)
+        except OSError as error:
+            log.error("%s could not be kept in %s for a resumed run: %s", name, self.folder, error)
+            return
+        self.append("kept", {"name": name, **about, "sha256": hashlib.sha256(content).hexdigest()})
+
+    def kept(self, name: str) -> bytes | None:
+        """A file that was kept, if it is there as it was written."""
+        noted = [record.get("sha256") for record in self.records("kept") if record.get("name") == name]
+        if self.folder is None or not noted:
+            return None
+        path = self.folder / name
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            log.warning("%s cannot be read: %s", path, error)
+            return None
+        if hashlib.sha256(content).hexdigest() != noted[-1]:
+            log.warning("%s is not the file that this run has written, so it is not used", path)
+            return None
+        return content
+
     def once(self, event: str, key: Mapping[str, Any], compute: Callable[[], Any]) -> Any:
         """The answer to a question, which is asked only if no record has it: that is all there is to
         resuming.
 
         Question and answer are plain data. None means that there was no answer, and is not kept.
         """
-        for record in self.records(event):
-            if all(record.get(name) == value for name, value in key.items()):
-                return record["answer"]
+        if (known := self.known(event, key)) is not None:
+            return known
         answer = compute()
         if answer is not None:
             self.append(event, {**key, "answer": answer})
         return answer
+
+    def known(self, event: str, key: Mapping[str, Any]) -> Any:
+        """The recorded answer to a question, or None."""
+        return next((record["answer"] for record in self.records(event) if _has(record, key)), None)
+
+    def begin(self, event: str, key: Mapping[str, Any]) -> None:
+        """Note that an answer is being looked for; see :meth:`broken_off`."""
+        self.append("begun", {"of": event, **key})
+
+    def broken_off(self, event: str, key: Mapping[str, Any]) -> bool:
+        """Whether a process that worked on this run has begun to look for an answer, and ended without one:
+        it was killed, or what it ran has crashed it. Not so if it was interrupted, and noted that.
+        """
+        of = {"of": event, **key}
+        ends = [name for name, record in self.sequence("begun", "interrupted") if _has(record, of)]
+        return ends[-1:] == ["begun"] and self.known(event, key) is None
 
     def records(self, event: str) -> list[dict[str, Any]]:
         """All records of that kind, oldest first."""
@@ -184,6 +233,16 @@ class Journal:
         """What the last process that worked on this run failed with, if it did."""
         ends = self.sequence("run", "failed")
         return ends[-1][1]["error"] if ends and ends[-1][0] == "failed" else None
+
+    @property
+    def spent(self) -> float:
+        """Seconds that all processes together have worked on this run, up to the last stage of each."""
+        total = latest = 0.0
+        for event, record in self.sequence("run", "stage", "result"):
+            total, latest = (
+                (total + latest, 0.0) if event == "run" else (total, record.get("seconds", latest))
+            )
+        return total + latest
 
     def sequence(self, *events: str) -> list[tuple[str, dict[str, Any]]]:
         """All records of several kinds, in the order they were made."""
@@ -204,8 +263,9 @@ class Journal:
         self.close()
         if self.folder is None or not self._made:
             return
-        for name in (JOURNAL, RANGES, LOCK):
-            (self.folder / name).unlink(missing_ok=True)
+        for name in (JOURNAL, RANGES, EXAMPLE, LOCK):
+            with contextlib.suppress(OSError):
+                (self.folder / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # somebody else keeps something there
             self.folder.rmdir()
 
@@ -235,12 +295,27 @@ def _set_aside(folder: Path) -> None:
     log.info("the earlier journal in %s is now journal-%d.jsonl", folder, number)
 
 
+def _has(record: Mapping[str, Any], key: Mapping[str, Any]) -> bool:
+    return all(record.get(name) == value for name, value in key.items())
+
+
 def _same_run(found: Mapping[str, Any], header: Mapping[str, Any], folder: Path) -> None:
     expected = json.loads(json.dumps({"version": VERSION, **header}))
     for key, value in expected.items():
+        if key in found and None in (found[key], value):
+            continue  # it could not be found out, there or here
         if found.get(key) != value:
             raise WorkspaceError(
                 f"The journal in {folder} belongs to another run: its {key} differs "
-                f"(there {found.get(key)!r:.80}, here {value!r:.80}). Choose another workspace.path, or set "
+                f"({_difference('', found.get(key), value)}). Choose another workspace.path, or set "
                 "workspace.resume to false."
             )
+
+
+def _difference(path: str, there: Any, here: Any) -> str:
+    """Where two values differ, by the keys that lead there."""
+    if isinstance(there, Mapping) and isinstance(here, Mapping):
+        for key in (*here, *there):
+            if there.get(key) != here.get(key):
+                return _difference(f"{path}.{key}".lstrip("."), there.get(key), here.get(key))
+    return f"{path + ': ' if path else ''}there {there!r:.80}, here {here!r:.80}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from octune.engine.events import Listener
 from octune.engine.journal import Journal
 from octune.engine.stop import Stop
 from octune.engine.stopwatch import Stopwatch
-from octune.engine.survey import Survey
+from octune.engine.survey import Survey, kept_example
 from octune.errors import ConfigError, DataError, EvaluationError, OctuneError, summary
 from octune.evaluation.evaluator import Evaluator
 from octune.evaluation.examples import flipped
@@ -77,7 +77,9 @@ class Study:
         answer = self.journal.once("baseline", {}, self._score_fp32)
         self.pairing, trial = Pairing.from_json(answer["pairing"]), Trial.from_json(answer["trial"])
         if known and self.stopwatch.example is None:
-            self._captured_example()
+            self.stopwatch.example = kept_example(self.journal, self.backend)
+            if self.stopwatch.example is None:
+                self._captured_example()
         if trial.score is None:
             raise EvaluationError(
                 "The journal holds a baseline without a score. Start again with workspace.resume: false."
@@ -213,6 +215,10 @@ class Study:
 
         return self._add(self.journal.once("trial", _key("eager", plan, ranges), tried))
 
+    def tried(self, plan: Plan, ranges: Ranges) -> bool:
+        """Whether the journal has a trial of this plan."""
+        return self.journal.known("trial", _key("eager", plan, ranges)) is not None
+
     def _distinct(self, reason: str, plan: Plan) -> str:
         """A reason that no other plan has: what tells it from the last one of that name is added."""
         same = [trial.plan for trial in self.trials if trial.plan != plan and trial.reason.startswith(reason)]
@@ -232,17 +238,39 @@ class Study:
         if self.stopwatch.example is None:
             return
         self.clock.enter("finalists", "compiling the winner")
+        key = {"digest": winner.plan.digest, "samples": ranges.samples}
         try:
-            begun = time.perf_counter()
-            for finalist in self.backend.finalists(winner.plan, ranges, self.stopwatch.example):
-                self.making[finalist.form] = time.perf_counter() - begun
-                self._finalist(finalist.form, finalist.model, winner, ranges)
-                begun = time.perf_counter()
+            forms = []
+            for form, model in self._forms(winner, ranges, self.journal.known("forms", key)):
+                self._finalist(form, model, winner, ranges)
+                forms.append(form)
+            if not self.stop.interrupted:
+                self.journal.once("forms", key, lambda: forms)
         except KeyboardInterrupt:
             self.stop.interrupted = True
         except Exception as error:
             log.debug("finalist", exc_info=True)
             self.note(f"the winner stays eager int8: {type(error).__name__}: {summary(error)}")
+
+    def _forms(self, winner: Trial, ranges: Ranges, tried: list[str] | None) -> Iterator[tuple[str, Any]]:
+        """The forms by name, made one by one. Of those that an earlier process has tried, only what passed
+        is made again: it may be handed over. All is known of the others, which come without a model.
+        """
+        lost = [form for form in tried or () if not self._passed(form, winner.plan, ranges)]
+        yield from ((form, None) for form in lost)
+        if tried is not None and len(lost) == len(tried):
+            return
+        begun = time.perf_counter()
+        for finalist in self.backend.finalists(winner.plan, ranges, self.stopwatch.example):
+            self.making[finalist.form] = time.perf_counter() - begun
+            if finalist.form not in lost:
+                yield finalist.form, finalist.model
+            begun = time.perf_counter()
+
+    def _passed(self, form: str, plan: Plan, ranges: Ranges) -> bool:
+        """Whether the journal has a trial of this form that passed."""
+        answer = self.journal.known("trial", _key(form, plan, ranges))
+        return answer is not None and self._judged(answer).passed
 
     def fp32_in_form(self, form: str, ranges: Ranges, *, always: bool) -> Timed | None:
         """How fast fp32 is in a form that int8 has won in: what is left is what int8 itself gains. None where
@@ -304,7 +332,7 @@ class Study:
             return self._attempt(trial, lambda: model, lambda _: measured)
 
         trial = self._add(self.journal.once("trial", key, tried))
-        if trial is not None and trial.score is not None:  # slow to make again, so it is kept
+        if model is not None and trial is not None and trial.score is not None:  # slow to make, so it is kept
             self.models[trial.key] = self.backend.undo_user_changes(model)
 
     def _attempt(
@@ -337,13 +365,16 @@ class Study:
     def _add(self, answer: dict[str, Any] | None) -> Trial | None:
         if answer is None:
             return None
-        trial = Trial.from_json(answer)
-        if self.baseline_trial is not None and self.baseline_trial.score is not None:
-            trial = trial.judged(self.criterion, self.baseline_trial.score)
+        trial = self._judged(answer)
         self.stopwatch.busiest = max(self.stopwatch.busiest, trial.speed.load if trial.speed else 0.0)
         self.trials.append(trial)
         self.listener.trial(trial)
         return trial
+
+    def _judged(self, answer: dict[str, Any]) -> Trial:
+        trial = Trial.from_json(answer)
+        baseline = None if self.baseline_trial is None else self.baseline_trial.score
+        return trial if baseline is None else trial.judged(self.criterion, baseline)
 
     def _standard(self) -> Standard | None:
         """What lets a hopeless candidate be stopped early: fp32's items, to compare with."""

@@ -32,6 +32,8 @@ class Stop:
     max_trials: int = 100
     trials: int = 0
     interrupted: bool = False
+    spent: float = 0.0  # seconds that earlier processes have worked on this run
+    replaying: bool = False  # what they have found is told again, which takes no time
     started: float = field(default_factory=time.monotonic)
 
     @contextmanager
@@ -62,7 +64,9 @@ class Stop:
     @property
     def left(self) -> float | None:
         """Seconds left, or None without a time budget."""
-        return max(0.0, self.timeout - self.seconds) if self.timeout > 0 else None
+        if self.timeout <= 0 or self.replaying:
+            return None
+        return max(0.0, self.timeout - self.spent - self.seconds)
 
     @property
     def reason(self) -> str:

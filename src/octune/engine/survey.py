@@ -1,6 +1,6 @@
 """The stages that look at a model before a plan is scored: ranges, harm and cost of its ops, without labels.
 
-    ranges = study.survey.calibrate(batches, samples=128, path=None)
+    ranges = study.survey.calibrate(batches, samples=128)
     study.survey.harm(ops, ranges, batches)
 
 Every answer goes to the journal, and one that is there already is not asked for again.
@@ -13,9 +13,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
+from octune.backends import example
 from octune.backends.base import Backend
 from octune.calibration import Ranges, collect
 from octune.cost.table import measure_ops
@@ -23,13 +23,13 @@ from octune.coverage import Work
 from octune.data import Batches
 from octune.engine.clock import Clock
 from octune.engine.events import Listener
-from octune.engine.journal import Journal
+from octune.engine.journal import EXAMPLE, RANGES, Journal
 from octune.engine.stopwatch import Stopwatch
 from octune.errors import WorkspaceError, summary
 from octune.harm import WORST, PlanProbe
 from octune.plan import Op, Scheme
 
-__all__ = ["Survey"]
+__all__ = ["Survey", "kept_example", "kept_ranges"]
 
 log = logging.getLogger("octune")
 # What is run to see how far outputs move: for whole plans, and for every op and scheme by itself.
@@ -56,6 +56,8 @@ class Survey:
         if inputs is not None:
             self.clock.enter("prepare", "getting the model ready on a first batch")
             self.backend.prepare(inputs)
+            if self.journal.kept(EXAMPLE) is None and (content := example.to_bytes(inputs)) is not None:
+                self.journal.keep(EXAMPLE, content)
 
     def count(self, batches: Batches | None) -> None:
         """Learn how many multiply-adds each op is, and what else computes, on a first batch."""
@@ -77,25 +79,21 @@ class Survey:
         answer = self.journal.once("work", {}, counted)
         self.work = None if answer is None else Work.from_json(answer)
 
-    def calibrate(self, batches: Batches | None, samples: int, path: Path | None) -> Ranges:
+    def calibrate(self, batches: Batches | None, samples: int) -> Ranges:
         """One streaming pass over about ``samples`` samples; constant memory, whatever their number. Without
         data: no ranges.
         """
-        ranges = self._observe(batches, samples, path) if batches is not None else Ranges()
+        ranges = self._observe(batches, samples) if batches is not None else Ranges()
         self.ranges[ranges.samples] = ranges
         return ranges
 
-    def _observe(self, batches: Batches, samples: int, path: Path | None) -> Ranges:
-        known = _kept(path)
-        if known is not None and known.samples == samples:
+    def _observe(self, batches: Batches, samples: int) -> Ranges:
+        known = kept_ranges(self.journal, samples)
+        if known is not None:
             return known
         self.clock.enter("calibration", f"observing activations on about {samples} samples")
         ranges = collect(self.backend, self._samples(batches, samples), samples)
-        if path is not None:
-            try:
-                ranges.save(path)
-            except OSError as error:
-                log.error("the ranges could not be kept for a resumed run: %s", error)
+        self.journal.keep(_ranges_name(self.journal, samples), ranges.to_bytes(), samples=samples)
         return ranges
 
     def _samples(self, batches: Batches, samples: int) -> Iterator[Any]:
@@ -160,15 +158,38 @@ class Survey:
         return costs
 
 
-def _kept(path: Path | None) -> Ranges | None:
-    """The ranges that an interrupted run left, if they can be read."""
-    if path is None or not path.exists():
+def kept_example(journal: Journal, backend: Backend) -> Any:
+    """The batch that the run has got its model ready on, if it was kept and can be read; else None."""
+    content = journal.kept(EXAMPLE)
+    if content is None:
         return None
     try:
-        return Ranges.load(path)
+        return backend.restored(example.from_bytes(content))
+    except Exception as error:  # a damaged file fails in as many ways as zip and NumPy's header have parsers
+        log.warning("%s in %s cannot be read: %s", EXAMPLE, journal.folder, summary(error))
+        return None
+
+
+def kept_ranges(journal: Journal, samples: int) -> Ranges | None:
+    """The ranges of so many samples that the run has kept, if they can be read."""
+    name = _ranges_name(journal, samples)
+    content = journal.kept(name)
+    if content is None or journal.folder is None:
+        return None
+    try:
+        ranges = Ranges.from_bytes(content, journal.folder / name)
     except WorkspaceError as error:
         log.warning("%s Calibrating again.", error)
         return None
+    return ranges if ranges.samples == samples else None
+
+
+def _ranges_name(journal: Journal, samples: int) -> str:
+    """The file of the ranges of so many samples: those of the first calibration have the plain name."""
+    names: dict[int, str] = {
+        kept["samples"]: kept["name"] for kept in journal.records("kept") if "samples" in kept
+    }
+    return names.get(samples, RANGES.replace(".", f"-{samples}.") if names else RANGES)
 
 
 def _flatten(values: dict[tuple[str, Scheme], float]) -> list[list[Any]]:

@@ -45,7 +45,7 @@ def _tried(manifest: Mapping[str, Any], request: Request) -> Result:
         study = job.study
         study.baseline()
         study.survey.prepare(job.calibration)
-        ranges = study.survey.calibrate(job.calibration, job.sample_options[-1], None)
+        ranges = study.survey.calibrate(job.calibration, job.sample_options[-1])
         ops = study.backend.ops()
         name_of = backend_named(manifest["framework"]).converted_name
         twin, missing = same_plan(plan, ops, name_of, calibrated=job.calibration is not None)

@@ -107,6 +107,9 @@ class TorchBackend(Backend):
     def resized(self, inputs: Inputs, samples: int) -> Inputs:
         return inputs.resized(samples)
 
+    def restored(self, inputs: Inputs) -> Inputs:
+        return self._splitter.fit(inputs.args, inputs.kwargs)
+
     # -- look ------------------------------------------------------------------------------------------------
 
     def observe(self, batches: Iterable[Inputs], visit: Visit) -> None:

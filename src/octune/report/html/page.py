@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -14,6 +12,7 @@ from octune.artifact import MANIFEST
 from octune.engine.journal import JOURNAL
 from octune.errors import MissingDependency, OctuneError, WorkspaceError
 from octune.evidence import Evidence
+from octune.folders import write_whole
 from octune.report.html import formats
 from octune.report.html.facts import Facts
 from octune.report.html.svg import NARROW, WIDE
@@ -76,12 +75,7 @@ def write_report(source: Result | str | Path, path: Path) -> Path:
     text = render(gather(source))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}-", delete=False
-        ) as file:
-            file.write(text)
-        os.chmod(file.name, 0o644)
-        os.replace(file.name, path)
+        write_whole(path, text.encode())
     except OSError as error:
         raise OctuneError(
             f"The report could not be written to {path}: {error}. Choose another file."
