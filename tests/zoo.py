@@ -118,6 +118,34 @@ def squad(folder: Path) -> Path:
     return folder
 
 
+def ner(folder: Path) -> Path:
+    """train.txt and dev.txt in which places and lovely things are entities."""
+    chance = random.Random("ner")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, count in (("train", TRAIN), ("dev", DEV)):
+        lines = []
+        for _ in range(count):
+            for word in sentence(chance, chance.choice(PLACES)).split():
+                lines.append(f"{word} {'B-LOC' if word in PLACES else 'O'}")
+            lines.append("")
+        (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def beir(folder: Path) -> Path:
+    """A corpus in which one document after another names the word that a query asks for."""
+    chance = random.Random("beir")
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    words = (*GOOD, *BAD, *PLACES)
+    corpus = [{"_id": f"d{n}", "title": "", "text": sentence(chance, words[n % 12])} for n in range(72)]
+    queries = [{"_id": f"q{n}", "text": word} for n, word in enumerate(words)]
+    for name, rows in (("corpus", corpus), ("queries", queries)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    judged = [f"q{n % 12}\td{n}\t1" for n in range(48)]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judged]) + "\n")
+    return folder
+
+
 def first_questions(source: Path, folder: Path, count: int) -> Path:
     """The first questions of a SQuAD folder, so that a test need not tokenize all of it."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -177,6 +205,16 @@ def reader(folder: Path, data: Path, **options: Any) -> Path:
     return _made_once(folder, f"reader {options}", lambda place: _train_reader(place, data, **options))
 
 
+def tagger(folder: Path, data: Path) -> Path:
+    """A Hugging Face folder of a BERT that was trained to tag the places."""
+    return _made_once(folder, "tagger", lambda place: _train_tagger(place, data))
+
+
+def encoder(folder: Path) -> Path:
+    """A Hugging Face folder of a BERT without a head, which nobody has trained."""
+    return _made_once(folder, "encoder", _make_encoder)
+
+
 def _made_once(folder: Path, key: str, make: Callable[[Path], None]) -> Path:
     """Equal models are trained once in a test run: data and training are the same every time."""
     if key not in _MADE:
@@ -226,3 +264,36 @@ def _train_reader(folder: Path, data: Path, **options: Any) -> None:
             yield tensors | {"start_positions": answer, "end_positions": answer}
 
     _trained(model, steps()).save_pretrained(folder)
+
+
+def _train_tagger(folder: Path, data: Path) -> None:
+    import torch
+    from transformers import BertForTokenClassification
+
+    torch.manual_seed(0)
+    tokenizer(folder)
+    names = {0: "O", 1: "I-LOC", 2: "B-LOC"}
+    numbers = {name: number for number, name in names.items()}
+    model = BertForTokenClassification(_config(hidden_dropout_prob=0.0, id2label=names, label2id=numbers))
+    batches = load_task(
+        "ner", data, tokenizer=folder, label2id=numbers, calibration_batch_size=16
+    ).calibration
+
+    def steps() -> Any:
+        for inputs, tags in [batch for _ in range(3) for batch in batches]:
+            labels = torch.full(inputs["input_ids"].shape, -100)
+            for row, tagged in enumerate(tags):
+                for place, tag in enumerate(tagged):
+                    labels[row, place] = numbers.get(tag, -100)
+            yield _tensors(inputs) | {"labels": labels}
+
+    _trained(model, steps()).save_pretrained(folder)
+
+
+def _make_encoder(folder: Path) -> None:
+    import torch
+    from transformers import BertModel
+
+    torch.manual_seed(0)
+    tokenizer(folder)
+    BertModel(_config()).eval().save_pretrained(folder)

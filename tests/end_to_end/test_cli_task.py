@@ -67,6 +67,29 @@ def test_a_task_needs_its_name_and_two_folders(
     assert {op["name"] for op in json.loads(out)["ops"]} == set(report["plan"])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "n", "least"), [("ner", zoo.DEV, 0.9), ("sts", zoo.DEV, -1.0), ("retrieval", 12, 0.1)]
+)
+def test_tasks_of_taggers_and_encoders(
+    task: str, n: int, least: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    makers = {"ner": zoo.ner, "sts": lambda place: zoo.glue(place, "sts-b"), "retrieval": zoo.beir}
+    data = makers[task](tmp_path / "data")
+    model = tmp_path / "model"
+    zoo.tagger(model, data) if task == "ner" else zoo.encoder(model)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "conf.yaml").write_text(
+        "performance: {compile: never, iterations: 5}\ncriterion: {absolute: 0.1}\n"
+    )
+    words = ["--task", task, "--model", model, "--data", data, "--json"]
+    report = json.loads(invoke("tune", "conf.yaml", *words)[1])
+    score = report["trials"][0]["score"]
+    assert report["baseline"]["score"]["value"] > least
+    assert (score["n"], score["low"] < score["value"] < score["high"] or score["value"] == 1.0) == (n, True)
+    assert report["coverage"]["int8"] + report["coverage"]["fp32"] + report["coverage"]["bf16"] > 0.99
+
+
 def test_options_replace_what_a_file_names(tmp_path: Path) -> None:
     from octune.cli.options import Naming
 

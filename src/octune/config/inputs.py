@@ -65,7 +65,7 @@ class DataSource(Section):
     """
 
     task: Text | None = Field(
-        None, description="A known task, such as sst-2, mrpc, stsb or squad; needs 'folder'."
+        None, description="A known task, such as sst-2, squad, ner or retrieval; needs 'folder'."
     )
     folder: kinds.FilePath | None = Field(None, description="The folder that holds the task's files.")
     split: Text | None = Field(

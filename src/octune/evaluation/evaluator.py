@@ -192,7 +192,9 @@ class MetricEvaluator(Evaluator):
 
     def _answer_to(self, model: Any, inputs: Any, labels: list[Any], pairing: Pairing) -> Answer:
         """What a model answers to one item."""
-        return self._metric.answers(self._metric.predictions(self._run(model, inputs)), labels)[0]
+        return self._metric.answers(self._metric.predictions_from(self._run(model, inputs), inputs), labels)[
+            0
+        ]
 
     def _run(self, model: Any, inputs: Any) -> Outputs:
         """What a model answers: all outputs, or those that were chosen."""
@@ -336,7 +338,7 @@ class MetricEvaluator(Evaluator):
             raise EvaluationError(
                 f"The evaluation raised {type(error).__name__} on batch {number} of its data: {error}"
             ) from error
-        found = list(self._metric.predictions(outputs))
+        found = list(self._metric.predictions_from(outputs, inputs))
         if len(labels) != len(found):
             raise DataError(
                 f"Batch {number} of the evaluation data has {plural(len(labels), 'label')}, but the model "

@@ -20,7 +20,19 @@ import numpy.typing as npt
 from octune.errors import EvaluationError
 from octune.score import Score
 
-__all__ = ["acc_and_f1", "accuracy", "corr", "f1", "mae", "mcc", "mse", "pearson", "rmse", "spearmanr"]
+__all__ = [
+    "acc_and_f1",
+    "accuracy",
+    "corr",
+    "f1",
+    "jackknifed",
+    "mae",
+    "mcc",
+    "mse",
+    "pearson",
+    "rmse",
+    "spearmanr",
+]
 
 Array: TypeAlias = npt.NDArray[Any]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -65,7 +77,7 @@ def f1(predicted: Array, truth: Array, average: str = "binary") -> Score:
         _leave_one_out(predicted, truth, from_counts),
         _span(value, predicted, truth, from_counts),
     )
-    return _jackknifed(value, left_out, hits=predicted == truth, span=span)
+    return jackknifed(value, left_out, hits=predicted == truth, span=span)
 
 
 def acc_and_f1(predicted: Array, truth: Array) -> Score:
@@ -92,7 +104,7 @@ def mcc(predicted: Array, truth: Array) -> Score:
         _leave_one_out(predicted, truth, from_counts),
         _span(value, predicted, truth, from_counts),
     )
-    return _jackknifed(value, left_out, hits=predicted == truth, span=span)
+    return jackknifed(value, left_out, hits=predicted == truth, span=span)
 
 
 def mse(predicted: Floats, truth: Floats) -> Score:
@@ -105,7 +117,7 @@ def mae(predicted: Floats, truth: Floats) -> Score:
 
 def rmse(predicted: Floats, truth: Floats) -> Score:
     squares = _per_item((predicted - truth) ** 2)
-    return _jackknifed(
+    return jackknifed(
         math.sqrt(squares.mean()),
         np.sqrt(np.maximum(squares.sum() - squares, 0.0) / max(squares.size - 1, 1)),
     )
@@ -118,7 +130,7 @@ def pearson(predicted: Floats, truth: Floats) -> Score:
         # the score is low enough to speak for itself
         warnings.simplefilter("ignore", stats.NearConstantInputWarning)
         value = float(stats.pearsonr(predicted, truth).statistic)
-    return _jackknifed(value, _pearson_left_out(predicted, truth))
+    return jackknifed(value, _pearson_left_out(predicted, truth))
 
 
 def spearmanr(predicted: Floats, truth: Floats) -> Score:
@@ -129,7 +141,7 @@ def spearmanr(predicted: Floats, truth: Floats) -> Score:
     from scipy import stats
 
     value = float(stats.spearmanr(predicted, truth).statistic)
-    return _jackknifed(value, _pearson_left_out(stats.rankdata(predicted), stats.rankdata(truth)))
+    return jackknifed(value, _pearson_left_out(stats.rankdata(predicted), stats.rankdata(truth)))
 
 
 def corr(predicted: Floats, truth: Floats) -> Score:
@@ -137,9 +149,7 @@ def corr(predicted: Floats, truth: Floats) -> Score:
     return _mean_of(pearson(predicted, truth), spearmanr(predicted, truth))
 
 
-def _jackknifed(
-    value: float, left_out: Floats, hits: Array | None = None, span: float | None = None
-) -> Score:
+def jackknifed(value: float, left_out: Floats, hits: Array | None = None, span: float | None = None) -> Score:
     """A score whose items are pseudo-values; an item without which the metric does not exist counts as the
     value itself.
     """

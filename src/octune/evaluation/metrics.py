@@ -83,6 +83,12 @@ class Metric(ABC):
             f"{shapes or 'no outputs'}"
         )
 
+    def predictions_from(self, outputs: Outputs, inputs: Any) -> Sequence[Any]:
+        """The same for a metric that needs to know what the outputs were made from, such as which tokens are
+        padding.
+        """
+        return self.predictions(outputs)
+
     def groups(self, labels: Sequence[Any]) -> Sequence[Any]:
         """Which item each row belongs to, where several rows make one (the windows of a question). By default
         each row is an item of its own.
@@ -353,6 +359,7 @@ def _plain(name: str) -> str:
 def _by_name() -> dict[str, tuple[str, Callable[..., Metric]]]:
     """Plain name -> (name to show, what builds it)."""
     from octune.evaluation.agreement import Agreement  # both build on this module
+    from octune.evaluation.entity_metric import EntityF1
     from octune.evaluation.squad_metric import ExactMatch, SquadF1
 
     correlation = partial(_Regression, higher_is_better=True, constant=False)
@@ -371,6 +378,7 @@ def _by_name() -> dict[str, tuple[str, Callable[..., Metric]]]:
         "rmse": (lambda: error("rmse", formulas.rmse), ("root_mean_squared_error",)),
         "squad_f1": (SquadF1, ("squad",)),
         "exact_match": (ExactMatch, ("em",)),
+        "entity_f1": (EntityF1, ("seqeval",)),
         "agreement": (Agreement, ()),
     }
     return {

@@ -50,6 +50,9 @@ class Postprocessed(Metric):
     def predictions(self, outputs: Outputs) -> Sequence[Any]:
         return self._metric.predictions(outputs)
 
+    def predictions_from(self, outputs: Outputs, inputs: Any) -> Sequence[Any]:
+        return self._metric.predictions_from(outputs, inputs)
+
     def answers(self, predictions: Sequence[Any], labels: Sequence[Any]) -> list[Answer]:
         return self._metric.answers(predictions, labels)
 

@@ -1,4 +1,4 @@
-"""Tasks that need no code: GLUE and SQuAD, from files to a score."""
+"""Tasks that need no code: from files to a score."""
 
 from __future__ import annotations
 

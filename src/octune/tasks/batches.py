@@ -25,7 +25,8 @@ from octune.evaluation.metrics import Metric
 __all__ = ["Batch", "Padding", "TaskData", "TaskOptions", "TokenBatches", "length_blocks", "shuffled"]
 
 Inputs: TypeAlias = dict[str, npt.NDArray[np.int64]]
-Batch: TypeAlias = tuple[Inputs, npt.NDArray[Any]]
+Labels: TypeAlias = npt.NDArray[Any] | list[Any]
+Batch: TypeAlias = tuple[Inputs, Labels]
 Tokens: TypeAlias = Mapping[str, Sequence[int] | npt.NDArray[np.int32]]
 
 SEED = 1978
@@ -114,7 +115,7 @@ class TokenBatches(ABC):
         """The rows of one batch."""
 
     @abstractmethod
-    def _encode(self, rows: Sequence[int]) -> tuple[Sequence[Tokens], npt.NDArray[Any]]:
+    def _encode(self, rows: Sequence[int]) -> tuple[Sequence[Tokens], Labels]:
         """The tokens and the labels of these rows."""
 
     def about(self, index: int) -> Sequence[Mapping[str, Any]]:
@@ -170,6 +171,8 @@ def length_blocks(
     Rows of one unit stay together. A unit of more than ``size`` rows gets a batch of its own, which is
     larger.
     """
+    if not lengths:
+        return []
     units = units if units is not None else [[row] for row in range(len(lengths))]
     order = np.random.default_rng(SEED).permutation(len(units))
     batches = min(max(math.ceil(len(lengths) / (BLOCKS * size)), SMALLEST_BLOCK), LARGEST_BLOCK)

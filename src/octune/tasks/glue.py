@@ -26,7 +26,7 @@ from octune.evaluation.metrics import Metric, get_metric
 from octune.tasks.batches import Padding, TaskData, TaskOptions, TokenBatches, Tokens, length_blocks, shuffled
 from octune.tasks.tables import FORMATS, TableRow, find_split, read_table
 
-__all__ = ["GLUE", "GlueTask", "glue_metric", "load_glue", "plain_name"]
+__all__ = ["GLUE", "GlueTask", "glue_metric", "load_glue", "plain_name", "read_pairs"]
 
 MAX_LENGTH = 128
 MOST_BROKEN = 0.001  # the official QQP files hold a few dozen broken rows in 363,871
@@ -128,6 +128,18 @@ def load_glue(
         f"GLUE {task.title}: {metric.name} on {len(evaluation):,} rows of {source}, "
         f"calibration on {len(chosen):,} training rows, at most {length} tokens",
     )
+
+
+def read_pairs(
+    name: str, folder: Path, options: TaskOptions
+) -> tuple[list[tuple[tuple[str, ...], float]], list[tuple[tuple[str, ...], float]], str]:
+    """The training rows and the rows to evaluate of a task whose label is a number, and the name of the
+    latter's file.
+    """
+    task = _task(name)
+    train, evaluation, source = _read_splits(task, _find_folder(task, folder), options, {})
+    first, second = ([(item.texts, float(item.label)) for item in rows] for rows in (train, evaluation))
+    return first, second, source
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,20 @@ from typing import Any
 
 from octune.errors import ConfigError, MissingDependency, alike
 from octune.tasks.batches import TaskData, TaskOptions
+from octune.tasks.embeddings import load_retrieval, load_sts
 from octune.tasks.glue import GLUE, load_glue, plain_name
+from octune.tasks.ner import load_ner
 from octune.tasks.squad import SQUAD, load_squad
 
 __all__ = ["check_task", "load_task", "task_names"]
 
+# Tasks that are one data layout, and not one data set.
+OTHERS = {"ner": load_ner, "sts": load_sts, "retrieval": load_retrieval}
+
 
 def task_names() -> list[str]:
     """The names of all tasks; other spellings ("SST-2", "squad_v2.0") are understood too."""
-    return sorted([*GLUE, "squad", "squad_v2"])
+    return sorted([*GLUE, "squad", "squad_v2", *OTHERS])
 
 
 def load_task(
@@ -36,12 +41,13 @@ def load_task(
     label2id: Mapping[str, int] | None = None,
     calibrates: bool = True,
 ) -> TaskData:
-    """Read a GLUE task or SQuAD from its files.
+    """Read a task from its files.
 
         task = load_task("SST-2", "data/glue", tokenizer=tokenizer, calibration_samples=100)
 
     ``folder`` holds the task's files, or holds the folder that does. ``tokenizer`` is a Hugging Face
-    tokenizer or a folder with one. ``max_length`` is 128 tokens for GLUE and 384 for SQuAD if left out.
+    tokenizer or a folder with one. ``max_length`` is 128 tokens if left out, 384 for SQuAD and 256 for
+    retrieval.
     ``split`` names the files to evaluate on, the development ones if left out; calibration takes at most
     ``calibration_samples`` random rows of the training files. ``label2id`` is a model's own numbering of the
     labels, ``model.config.label2id``. With ``calibrates=False`` the training files are not read, and need not
@@ -57,16 +63,19 @@ def load_task(
         calibrates,
     )
     check_task(name)
-    load = load_squad if plain_name(name) in SQUAD else load_glue
+    key = plain_name(name)
+    if key in OTHERS:
+        return OTHERS[key](folder, tokenizer=_tokenizer(tokenizer), options=options)
+    load = load_squad if key in SQUAD else load_glue
     return load(name, folder, tokenizer=_tokenizer(tokenizer), options=options)
 
 
 def check_task(name: str) -> None:
     """Raise if there is no task of that name, and suggest the nearest one."""
     key = plain_name(name)
-    if key in SQUAD or key in GLUE or key.startswith(("mnli", "sst")):
+    if key in SQUAD or key in GLUE or key in OTHERS or key.startswith(("mnli", "sst")):
         return
-    near = alike(key, [*GLUE, *SQUAD], cutoff=0.5)
+    near = alike(key, [*GLUE, *SQUAD, *OTHERS], cutoff=0.5)
     raise ConfigError(
         f"Unknown task {name!r}. {f'Did you mean {near[0]!r}? ' if near else ''}Expected one of: "
         f"{', '.join(task_names())}."

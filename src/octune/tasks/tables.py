@@ -19,7 +19,7 @@ from typing import Any
 
 from octune.errors import DataError
 
-__all__ = ["FORMATS", "TableRow", "find_split", "read_table"]
+__all__ = ["FORMATS", "TableRow", "find_split", "numbered_lines", "read_table"]
 
 FORMATS = ("tsv", "jsonl", "json", "csv", "parquet", "arrow")
 # Where data set libraries put files inside a data set's folder.
@@ -79,8 +79,10 @@ def read_table(
     return reader(file)
 
 
-def _lines(file: Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines without their ends; a byte order mark and blank lines are left out."""
+def numbered_lines(file: Path, *, blank: bool = False) -> Iterator[tuple[int, str]]:
+    """Numbered lines without their ends; a byte order mark is left out, and so are blank lines if these say
+    nothing.
+    """
     try:
         handle = file.open("rb")
     except OSError as error:
@@ -93,7 +95,7 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
                 raise DataError(
                     f"{file}, line {number} is not UTF-8: {error.reason}. Expected a UTF-8 text file."
                 ) from error
-            if line:
+            if line or blank:
                 yield number, line
 
 
@@ -101,7 +103,7 @@ def _read_tsv(
     file: Path, header: Sequence[str] | None = None, broken: list[int] | None = None
 ) -> Iterator[TableRow]:
     columns = header
-    for number, line in _lines(file):
+    for number, line in numbered_lines(file):
         fields = line.split("\t")
         if columns is None:
             columns = fields
@@ -116,7 +118,7 @@ def _read_tsv(
 
 
 def _read_jsonl(file: Path) -> Iterator[TableRow]:
-    for number, line in _lines(file):
+    for number, line in numbered_lines(file):
         try:
             values = json.loads(line)
         except json.JSONDecodeError as error:
