@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
+import octune
+import octune.job as job_module
 from octune.criterion import Absolute, Criterion, Relative
 from octune.errors import ConfigError
 from octune.job import Job, Request
@@ -76,3 +79,17 @@ def test_the_direction_of_the_metric_and_of_the_criterion_must_agree() -> None:
     )
     with pytest.raises(ConfigError, match=r"'mse' is better the lower it is. Give criterion={'absolute': 2}"):
         job(metric="mse", evaluation=targets, criterion=Absolute(2))
+
+
+@pytest.mark.parametrize(
+    ("argv", "typed"),
+    [
+        ([str(Path(octune.__file__).with_name("__main__.py")), "tune", "a b.yaml"], "octune tune 'a b.yaml'"),
+        (["/usr/bin/octune", "resume", "run"], "octune resume run"),
+        (["train.py", "--fast"], "python train.py --fast"),
+        (["-c"], ""),
+    ],
+)
+def test_the_command_is_what_was_typed(argv: list[str], typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", argv)
+    assert job_module._command() == typed

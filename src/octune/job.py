@@ -242,6 +242,8 @@ def _command() -> str:
     program = Path(sys.argv[0]).name if sys.argv else ""
     if program in ("", "-", "-c"):
         return ""
+    if Path(sys.argv[0]).parent == Path(__file__).parent:  # python -m octune
+        return shlex.join(["octune", *sys.argv[1:]])
     return shlex.join(["python", *sys.argv] if program.endswith(".py") else [program, *sys.argv[1:]])
 
 

@@ -179,6 +179,8 @@ def test_a_phone_shows_all_of_it(large: Path, opened: Opened) -> None:
     assert smallest >= 12, "text is as large as on a desk"
     table = page.locator("#comparison table").bounding_box()
     assert table["x"] + table["width"] <= 390
+    page.evaluate("document.querySelector('#comparison td .strong').textContent = 'a_long_name_'.repeat(9)")
+    assert page.locator("#comparison table").bounding_box()["width"] == table["width"]
 
 
 def test_paper_holds_every_row(large: Path, opened: Opened) -> None:
