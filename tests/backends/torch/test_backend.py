@@ -165,8 +165,7 @@ def test_the_transformer_encoder_fast_path_does_not_pass_over_int8() -> None:
     backend = open_backend(model)
     batches = [torch.randn(4, 6, 32)]
     ranges = calibrated(backend, batches)
-    assert "layers.0.linear1" in ranges
-    assert "layers.0.self_attn.out_proj" not in ranges
+    assert {"layers.0.linear1", "layers.0.self_attn.in_proj", "layers.0.self_attn.out_proj"} <= set(ranges)
     call = backend.split(batches[0])[0]
     quantized = backend.run(backend.apply(int8_plan(backend, ranges), ranges), call)["output"]
     assert not np.array_equal(quantized, backend.run(backend.fp32_model(), call)["output"])

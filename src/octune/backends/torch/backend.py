@@ -32,6 +32,7 @@ from octune.backends.torch.batchnorm import fold_batchnorms
 from octune.backends.torch.copying import light_copy, private_copy, replace_module
 from octune.backends.torch.discover import Found, discover
 from octune.backends.torch.doctor import self_test
+from octune.backends.torch.functions import Float, with_functions
 from octune.backends.torch.harm import first_order_harm
 from octune.backends.torch.hooks import hooks
 from octune.backends.torch.kinds import KINDS
@@ -82,9 +83,10 @@ class TorchBackend(Backend):
         # What candidates are made from: the reference, or the reference with BatchNorms folded.
         self._prepared = self._reference
         self._found: list[Found] = discover(self._prepared)
+        # Products that stay float, because no kind of op is like them: known once a batch has been run.
+        self._floats: list[Float] = []
         self._splitter = Trying(self._reference)
         self._example: Inputs | None = None
-        self._notes += notes_on(self.ops(), ", ".join(kind.name for kind in KINDS))
 
     # -- what is there ---------------------------------------------------------------------------------------
 
@@ -93,10 +95,11 @@ class TorchBackend(Backend):
 
     @property
     def notes(self) -> Sequence[str]:
-        return self._notes
+        return [*self._notes, *notes_on(self.ops(), ", ".join(kind.name for kind in KINDS))]
 
     def ops(self) -> tuple[Op, ...]:
-        return tuple(found.op for found in self._found)
+        floats = (Op(f.name, f.kind, (Scheme.fp32(),), f.weights, note=f.reason) for f in self._floats)
+        return (*(found.op for found in self._found), *floats)
 
     def split(self, batch: Any) -> tuple[Inputs, Any]:
         return self._splitter(batch)
@@ -137,17 +140,18 @@ class TorchBackend(Backend):
         return counted(self._prepared, self._found, inputs)
 
     def prepare(self, inputs: Inputs) -> None:
-        """Fold BatchNorms, and look at the ops again."""
+        """Make modules of functions, fold BatchNorms, and look at the ops again."""
         self._example = inputs
         try:
-            self._prepared, folded = fold_batchnorms(self._reference, inputs)
+            self._prepared, self._floats = with_functions(self._reference, inputs)
+            self._prepared, folded = fold_batchnorms(self._prepared, inputs)
         except Exception as error:
             raise DataError(
                 f"The model cannot be run on the calibration data: {type(error).__name__}: {error}"
             ) from error
         if folded:
             self._notes.append(f"folded into convolutions: {plural(len(folded), 'BatchNorm')}")
-            self._found = discover(self._prepared)
+        self._found = discover(self._prepared)
 
     @staticmethod
     def _watch(found: Found, mask: Mask | None, visit: Visit) -> Any:
@@ -226,7 +230,7 @@ class TorchBackend(Backend):
         )
         for found in replaced:
             replace_module(
-                model, model.get_submodule(found.op.name), self._layer(found, plan[found.op.name], ranges)
+                model, model.get_submodule(found.path), self._layer(found, plan[found.op.name], ranges)
             )
         return model.eval()
 

@@ -14,7 +14,7 @@ from torch import nn
 from octune.backends.batches import LABELS, Inputs, Reading, Splitter, find_mask
 from octune.errors import DataError
 
-__all__ = ["Trying", "in_float32", "named_outputs", "the_input"]
+__all__ = ["Trying", "in_float32", "named_outputs", "same_answers", "the_input"]
 
 
 class Trying(Splitter):
@@ -123,3 +123,15 @@ def named_outputs(outputs: Any) -> dict[str, np.ndarray[Any, Any]]:
 
 def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     return in_float32(tensor.detach()).numpy()
+
+
+def same_answers(model: nn.Module, call: Inputs, wanted: Mapping[str, np.ndarray[Any, Any]]) -> bool:
+    """Whether a model that was rewritten still answers as it did, but for rounding."""
+    with torch.inference_mode():
+        got = named_outputs(call(model))
+    return all(_close(got[name], wanted[name]) for name in wanted)
+
+
+def _close(got: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> bool:
+    reach = float(abs(wanted).max()) or 1.0
+    return got.shape == wanted.shape and float(abs(got - wanted).max()) <= 1e-3 * reach

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from octune.backends.batches import Inputs
-from octune.backends.torch.batches import named_outputs, the_input
+from octune.backends.torch.batches import named_outputs, same_answers, the_input
 from octune.backends.torch.copying import light_copy, replace_module
 from octune.backends.torch.hooks import hooks
 from octune.backends.torch.kinds import kind_of
@@ -34,9 +34,9 @@ def fold_batchnorms(model: nn.Module, call: Inputs) -> tuple[nn.Module, list[str
     with torch.inference_mode():
         wanted = named_outputs(call(model))
     folded = _fold(model, pairs)
-    if not _same(folded, call, wanted):
+    if not same_answers(folded, call, wanted):
         # One of them had a second reader: find out which, one at a time.
-        pairs = [pair for pair in pairs if _same(_fold(model, [pair]), call, wanted)]
+        pairs = [pair for pair in pairs if same_answers(_fold(model, [pair]), call, wanted)]
         folded = _fold(model, pairs)
     return folded, [bn for _, bn in pairs]
 
@@ -53,17 +53,6 @@ def _fold(model: nn.Module, pairs: list[Pair]) -> nn.Module:
         conv.bias = nn.Parameter(bias.detach(), requires_grad=False)
         replace_module(folded, bn, nn.Identity())
     return folded.eval()
-
-
-def _same(model: nn.Module, call: Inputs, wanted: dict[str, Any]) -> bool:
-    with torch.inference_mode():
-        got = named_outputs(call(model))
-    return all(_close(got[name], wanted[name]) for name in wanted)
-
-
-def _close(got: Any, wanted: Any) -> bool:
-    reach = float(abs(wanted).max()) or 1.0
-    return got.shape == wanted.shape and float(abs(got - wanted).max()) <= 1e-3 * reach
 
 
 def _pairs(model: nn.Module, call: Inputs) -> list[Pair]:

@@ -26,6 +26,7 @@ import torch
 from torch import nn
 
 from octune.backends.batches import Inputs
+from octune.backends.torch.functions.attention import without_hints
 from octune.backends.torch.layers import Int8Layer
 from octune.backends.torch.lowering import lower
 from octune.errors import ArtifactError, UnsupportedError, summary
@@ -263,8 +264,7 @@ def _export(model: nn.Module, call: Inputs, dynamic: Free) -> torch.export.Expor
 
     shapes: Any = tuple(free(t) for t in call.args), {n: free(t) for n, t in call.kwargs.items()}
     flat = _by_parameter(model, shapes)
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
+    with _quiet(), without_hints(), torch.no_grad():
         return torch.export.export(model, call.args, dict(call.kwargs), dynamic_shapes=flat, strict=False)
 
 
@@ -328,7 +328,7 @@ def load_compiled(path: Path, signature: Mapping[str, Any], eager: nn.Module | N
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """The compiler prints to both streams; what matters is raised as an exception."""
+    """What traces and compiles prints to both streams; what matters is raised as an exception."""
     logger = logging.getLogger("torch")
     level = logger.level
     with (

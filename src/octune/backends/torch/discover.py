@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from octune.backends.torch.functions import is_taken, names
 from octune.backends.torch.kinds import Kind, kind_of
 from octune.machine import probe_machine
 from octune.plan import Op, Scheme
@@ -26,6 +27,7 @@ class Found:
 
     op: Op
     kind: Kind
+    path: str  # of the module; the op of a function has another name
 
     @property
     def module(self) -> nn.Module:
@@ -41,10 +43,10 @@ def discover(model: nn.Module) -> list[Found]:
     for name, module in model.named_modules():
         for parameter in module.parameters(recurse=False):
             owners.setdefault(id(parameter), []).append(name)
-    found, machine = [], probe_machine()
+    found, machine, functions = [], probe_machine(), names(model)
     for name, module in model.named_modules():
         kind = kind_of(module)
-        if kind is None:
+        if kind is None or is_taken(module):
             continue
         weight = module._parameters.get("weight")
         obstacle = (
@@ -60,12 +62,12 @@ def discover(model: nn.Module) -> list[Found]:
             notes = [f"shared: also used as {', '.join(others)}"] if others else []
             notes += [f"its weight is tied to {', '.join(tied)}; quantizing unties them"] if tied else []
         op = Op(
-            name,
+            functions.get(name, name),
             kind.name,
             schemes,
             0 if weight is None else weight.numel(),
             signature=f"{type(module).__name__}({module.extra_repr()})",
             note="; ".join(notes),
         )
-        found.append(Found(op, kind))
+        found.append(Found(op, kind, name))
     return found

@@ -3,7 +3,8 @@
 - one quantize for all readers of a tensor, and one matmul for int8 linears that read it (Q, K and V);
 - in a convolutional net, the skip of a residual block reads the uint8 tensor that the next convolution reads
   anyway; a skip that is itself a convolution returns uint8; max pooling takes uint8;
-- checks and casts that do nothing are removed: with one more reader, a float tensor cannot become uint8.
+- checks, casts and transposes that do nothing are removed: with one more reader, a float tensor cannot become
+  uint8.
 
 What is left, the compiler does by itself: it moves activations and additions that follow an int8 op into it,
 and lets it return uint8 where a quantize comes next, so that int8 flows from layer to layer.
@@ -52,6 +53,7 @@ def lower(
     known = {node: outputs[buffers[node]] for node in buffers if outputs and buffers[node] in outputs}
     _drop_dropout(graph)
     _drop_idle_casts(graph)
+    _drop_idle_transposes(graph)
     _keep_heights(graph)
     _share_quantizes(graph)
     _pool_uint8(graph)
@@ -121,6 +123,17 @@ def _run_with_height(graph: Graph, node: Node) -> None:
     whole.meta = {**node.meta, "val": node.meta["val"].unsqueeze(2)}
     flattened.meta = dict(node.meta)
     _replace(graph, node, flattened)
+
+
+def _drop_idle_transposes(graph: Graph) -> None:
+    """There and back again: what attention with the sequence first does to one with the batch first."""
+    for node in _calls(graph, aten.transpose.int):
+        first: Any = node.args[0]
+        if first.target is not aten.transpose.int:
+            continue
+        ndim = node.meta["val"].ndim
+        if {dim % ndim for dim in node.args[1:]} == {dim % ndim for dim in first.args[1:]}:
+            _replace(graph, node, first.args[0])
 
 
 def _pool_uint8(graph: Graph) -> None:

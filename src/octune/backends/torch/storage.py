@@ -22,6 +22,7 @@ from torch import nn
 
 from octune.backends.torch.compiled import CompiledModel, Signature, load_compiled
 from octune.backends.torch.copying import replace_module
+from octune.backends.torch.functions import describe, rebuild
 from octune.backends.torch.kinds import LAYERS
 from octune.backends.torch.layers import Int8Layer, Layer
 from octune.backends.torch.portable import export_program, import_types, load_program
@@ -132,6 +133,7 @@ def save(model: nn.Module, origin: Origin, folder: Path, example: Any = None) ->
         for name, m in eager.named_modules()
         if isinstance(m, Layer)
     }
+    metadata["functions"] = describe(eager)
     metadata["identities"] = [name for name, m in eager.named_modules() if type(m) is nn.Identity]
     if compiled is not None:
         shutil.copyfile(compiled.package, folder / COMPILED)
@@ -251,6 +253,7 @@ def _restore(model: nn.Module, folder: Path, metadata: Mapping[str, Any]) -> nn.
         raise ArtifactError(f"{folder / WEIGHTS} cannot be read: {error}") from error
     tensors.update({name: tensors[source] for name, source in metadata["ties"].items()})
     try:
+        rebuild(model, metadata.get("functions", []))
         for name, layer in metadata["layers"].items():
             prefix = f"{name}."
             own = {key.removeprefix(prefix): tensors[key] for key in tensors if key.startswith(prefix)}

@@ -1,0 +1,348 @@
+"""Calls that multiply by a weight, or look rows up in one, as what a module would compute.
+
+    call = read_call(F.linear, (x, weight, bias), {}, stored=lambda value: value is weight)
+    call.after(module(*call.inputs))        # where the module is one of call.kind with call.weight, reordered
+
+``x @ weight``, ``F.linear(x, weight.t())`` and ``einsum("ibh,hnd->ibnd", x, weight)`` are linear layers: what
+differs is in which order the weight has its dimensions, and the result its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import string
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+__all__ = ["Call", "is_product", "make_module", "read_call"]
+
+Stored = Callable[[Any], bool]  # whether a value is a weight of the model
+aten: Any = torch.ops.aten
+
+
+def _as_is(output: torch.Tensor) -> torch.Tensor:
+    return output
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a module of the class ``kind`` computes from ``inputs``.
+
+    Its weight is ``weight`` with its dimensions in the order ``order``; the first ``outputs`` of them are
+    outputs of a linear layer, the others its inputs.
+    """
+
+    kind: str
+    weight: torch.Tensor
+    order: tuple[int, ...]
+    inputs: tuple[Any, ...]
+    outputs: int = 1
+    bias: torch.Tensor | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+    after: Callable[[torch.Tensor], torch.Tensor] = _as_is
+
+
+def read_call(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], stored: Stored) -> Call | None:
+    """The call of a function as that of a module; None if it is not one, or not of a stored weight."""
+    reader = _READERS.get(func)
+    if reader is None or kwargs.get("out") is not None:
+        return None
+    signature, read = reader
+    try:
+        bound = signature.bind(*args, **{name: value for name, value in kwargs.items() if name != "out"})
+    except TypeError:
+        return None
+    bound.apply_defaults()
+    return read(stored, *bound.args)
+
+
+def is_product(func: Any) -> bool:
+    """Whether a function multiplies tensors, in a way that is read here or not."""
+    return func in _READERS or func in _OTHERS
+
+
+def make_module(
+    kind: str, weight: torch.Tensor, bias: torch.Tensor | None, options: Mapping[str, Any]
+) -> nn.Module:
+    """A module with these very tensors."""
+    made: Any
+    if kind == "Linear":
+        made = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
+    elif kind.startswith("Embedding"):
+        made = getattr(nn, kind)(weight.shape[0], weight.shape[1], device="meta", **options)
+    else:
+        inner, outer = weight.shape[1] * options["groups"], weight.shape[0]
+        if kind.startswith("ConvTranspose"):
+            inner, outer = weight.shape[0], weight.shape[1] * options["groups"]
+        kernel = tuple(weight.shape[2:])
+        made = getattr(nn, kind)(inner, outer, kernel, bias=bias is not None, device="meta", **options)
+    made.weight = nn.Parameter(weight, requires_grad=False)
+    if bias is not None:
+        made.bias = nn.Parameter(bias, requires_grad=False)
+    return made.eval()  # type: ignore[no-any-return]
+
+
+# -- linear layers -------------------------------------------------------------------------------------------
+
+
+def _linear(stored: Stored, input: Any, weight: Any, bias: Any = None) -> Call | None:
+    if not stored(weight) or weight.ndim != 2:
+        return None
+    return Call("Linear", weight, (0, 1), (input,), bias=bias)
+
+
+def _matmul(stored: Stored, input: Any, other: Any) -> Call | None:
+    if stored(input) == stored(other):
+        return None
+    if stored(other):
+        return Call("Linear", other, (1, 0), (input,)) if other.ndim == 2 else None
+    if input.ndim != 2:
+        return None
+    if other.ndim == 1:
+        return Call("Linear", input, (0, 1), (other,))
+    return Call("Linear", input, (0, 1), (other.transpose(-1, -2),), after=_transposed)
+
+
+def _transposed(output: torch.Tensor) -> torch.Tensor:
+    return output.transpose(-1, -2)
+
+
+def _addmm(stored: Stored, input: Any, mat1: Any, mat2: Any, beta: Any = 1, alpha: Any = 1) -> Call | None:
+    if not stored(mat2) or stored(mat1) or input.ndim != 1 or (beta, alpha) != (1, 1):
+        return None
+    return Call("Linear", mat2, (1, 0), (mat1,), bias=input)
+
+
+def _einsum(stored: Stored, equation: Any, *operands: Any) -> Call | None:
+    if len(operands) == 1 and isinstance(operands[0], list | tuple):
+        operands = tuple(operands[0])
+    if not isinstance(equation, str) or len(operands) != 2 or stored(operands[0]) == stored(operands[1]):
+        return None
+    which = 0 if stored(operands[0]) else 1
+    x, weight = operands[1 - which], operands[which]
+    product = _product(equation, which, x.ndim, weight.ndim)
+    if product is None:
+        return None
+    sizes = [weight.shape[dim] for dim in product.order[: product.outputs]]
+    source = x.permute(product.before)
+    if product.contracted > 1:
+        source = source.flatten(-product.contracted)
+    after = partial(_laid_out, sizes=sizes, order=product.after)
+    return Call("Linear", weight, product.order, (source,), product.outputs, after=after)
+
+
+def _laid_out(output: Any, sizes: list[int], order: tuple[int, ...]) -> torch.Tensor:
+    laid: torch.Tensor = (output.unflatten(-1, sizes) if len(sizes) > 1 else output).permute(order)
+    return laid
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """An einsum as a matrix product: how its operands and its result are permuted."""
+
+    before: tuple[int, ...]  # of x: what is kept, then what is summed over
+    contracted: int
+    order: tuple[int, ...]  # of the weight: outputs, then what is summed over
+    outputs: int
+    after: tuple[int, ...]  # of the result
+
+
+@lru_cache(maxsize=256)
+def _product(equation: str, which: int, x_ndim: int, weight_ndim: int) -> _Product | None:
+    terms = _terms(equation.replace(" ", ""), (weight_ndim, x_ndim) if which == 0 else (x_ndim, weight_ndim))
+    if terms is None:
+        return None
+    weight, x, result = terms[which], terms[1 - which], terms[2]
+    if any(len(set(term)) != len(term) for term in terms):
+        return None
+    summed = [letter for letter in weight if letter in x and letter not in result]
+    outer = [letter for letter in weight if letter not in x]
+    kept = [letter for letter in x if letter not in weight]
+    if not summed or not outer or set(result) != {*outer, *kept}:
+        return None  # a letter of all three is a batch of products
+    made = [*kept, *outer]
+    return _Product(
+        tuple(x.index(letter) for letter in (*kept, *summed)),
+        len(summed),
+        tuple(weight.index(letter) for letter in (*outer, *summed)),
+        len(outer),
+        tuple(made.index(letter) for letter in result),
+    )
+
+
+def _terms(equation: str, ndims: tuple[int, int]) -> tuple[str, str, str] | None:
+    """The letters of both operands and of the result, with letters for what an ellipsis stands for."""
+    operands, arrow, result = equation.partition("->")
+    terms = operands.split(",")
+    if not arrow or len(terms) != 2:
+        return None
+    free = [letter for letter in string.ascii_letters if letter not in equation]
+    most = 0
+    for place, (term, ndim) in enumerate(zip(terms, ndims, strict=True)):
+        if "..." in term:
+            count = ndim - len(term) + 3
+            most = max(most, count)
+            terms[place] = term.replace("...", "".join(free[:count]))
+        if len(terms[place]) != ndim:
+            return None
+    return terms[0], terms[1], result.replace("...", "".join(free[:most]))
+
+
+def _tensordot(stored: Stored, a: Any, b: Any, dims: Any = 2) -> Call | None:
+    if isinstance(dims, torch.Tensor):
+        return None
+    first, second = (range(a.ndim - dims, a.ndim), range(dims)) if isinstance(dims, int) else dims
+    left, right = list(string.ascii_lowercase[: a.ndim]), list(string.ascii_uppercase[: b.ndim])
+    for one, other in zip(first, second, strict=True):
+        right[other] = left[one]
+    result = [letter for letter in (*left, *right) if (letter in left) != (letter in right)]
+    return _einsum(stored, f"{''.join(left)},{''.join(right)}->{''.join(result)}", a, b)
+
+
+# -- convolutions and tables ---------------------------------------------------------------------------------
+
+
+def _whole(stored: Stored, kind: str, weight: Any, inputs: tuple[Any, ...], **given: Any) -> Call | None:
+    if not stored(weight):
+        return None
+    bias = given.pop("bias", None)
+    options = tuple((name, tuple(v) if isinstance(v, list) else v) for name, v in given.items())
+    return Call(kind, weight, tuple(range(weight.ndim)), inputs, 1, bias, options)
+
+
+def _conv(
+    kind: str,
+    stored: Stored,
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Call | None:
+    return _whole(
+        stored,
+        kind,
+        weight,
+        (input,),
+        bias=bias,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+    )
+
+
+def _conv_transpose(
+    kind: str,
+    stored: Stored,
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Call | None:
+    return _whole(
+        stored, kind, weight, (input,), bias=bias, stride=stride, padding=padding,
+        output_padding=output_padding, groups=groups, dilation=dilation,
+    )  # fmt: skip
+
+
+def _embedding(
+    stored: Stored,
+    input: Any,
+    weight: Any,
+    padding_idx: Any = None,
+    max_norm: Any = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Call | None:
+    return _whole(stored, "Embedding", weight, (input,)) if max_norm is None else None
+
+
+def _rows(
+    stored: Stored, weight: Any, indices: Any, padding_idx: int = -1, scale: Any = False, sparse: Any = False
+) -> Call | None:
+    return _whole(stored, "Embedding", weight, (indices,))
+
+
+def _embedding_bag(
+    stored: Stored,
+    input: Any,
+    weight: Any,
+    offsets: Any = None,
+    max_norm: Any = None,
+    norm_type: float = 2,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Any = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Call | None:
+    if max_norm is not None:
+        return None
+    inputs: tuple[Any, ...] = (input, offsets, per_sample_weights)
+    while inputs[-1] is None:
+        inputs = inputs[:-1]
+    return _whole(
+        stored, "EmbeddingBag", weight, inputs,
+        mode=mode, include_last_offset=include_last_offset, padding_idx=padding_idx,
+    )  # fmt: skip
+
+
+def _readers() -> dict[Any, tuple[inspect.Signature, Callable[..., Call | None]]]:
+    functions: dict[Callable[..., Call | None], tuple[Any, ...]] = {
+        _linear: (F.linear, aten.linear.default),
+        _matmul: (
+            torch.matmul, torch.mm, torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.__matmul__,
+            aten.matmul.default, aten.mm.default,
+        ),
+        _addmm: (torch.addmm, torch.Tensor.addmm, aten.addmm.default),
+        _einsum: (torch.einsum, aten.einsum.default),
+        _tensordot: (torch.tensordot,),
+        _embedding: (F.embedding,),
+        _rows: (torch.embedding, aten.embedding.default),
+        _embedding_bag: (F.embedding_bag,),
+        **{
+            partial(_conv, f"Conv{n}d"): (
+                getattr(F, f"conv{n}d"), getattr(torch, f"conv{n}d"), getattr(aten, f"conv{n}d").default,
+            )
+            for n in (1, 2, 3)
+        },
+        **{
+            partial(_conv_transpose, f"ConvTranspose{n}d"): (
+                getattr(F, f"conv_transpose{n}d"), getattr(torch, f"conv_transpose{n}d"),
+                getattr(aten, f"conv_transpose{n}d").default if n == 1
+                else getattr(aten, f"conv_transpose{n}d").input,
+            )
+            for n in (1, 2, 3)
+        },
+    }  # fmt: skip
+    return {
+        function: (_without_stored(inspect.signature(read)), read)
+        for read, names in functions.items()
+        for function in names
+    }
+
+
+def _without_stored(signature: inspect.Signature) -> inspect.Signature:
+    return signature.replace(parameters=[p for p in signature.parameters.values() if p.name != "stored"])
+
+
+_READERS = _readers()
+_OTHERS = {
+    torch.bmm, torch.baddbmm, torch.Tensor.bmm, torch.Tensor.baddbmm, torch.chain_matmul, F.bilinear,
+    aten.bmm.default, aten.baddbmm.default,
+}  # fmt: skip

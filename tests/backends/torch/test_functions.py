@@ -1,0 +1,364 @@
+"""Ops that are functions: found, named, computed by layers, and left alone where they are something else."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from octune.backends import Settings
+from octune.backends.torch import TorchBackend
+from octune.backends.torch.compiled import export
+from octune.backends.torch.functions.attention import attention
+from octune.backends.torch.functions.calls import make_module, read_call
+from octune.backends.torch.functions.layout import Layout
+from octune.backends.torch.functions.weights import StandIn
+from octune.backends.torch.layers import Layer
+from octune.backends.torch.lowering import lower
+from octune.calibration import Ranges
+from octune.plan import Plan, Scheme
+from tests.backends.contract import BackendContract, Subject, calibrated, int8_plan
+from tests.backends.torch.function_models import (
+    MODELS,
+    Branching,
+    Case,
+    Encoder,
+    Tied,
+    parameter,
+    tokens,
+    vectors,
+)
+
+
+@pytest.mark.parametrize("case", MODELS, ids=lambda case: case.make.__name__)
+class TestModels:
+    @pytest.fixture
+    def parts(self, case: Case) -> tuple[TorchBackend, Ranges, nn.Module, Any]:
+        torch.manual_seed(0)
+        backend = TorchBackend(case.make().eval(), Settings())
+        ranges = calibrated(backend, case.batches)
+        return (
+            backend,
+            ranges,
+            backend.apply(int8_plan(backend, ranges), ranges),
+            backend.split(case.batches[0])[0],
+        )
+
+    def test_ops_have_the_names_that_the_user_knows(self, parts: Any, case: Case) -> None:
+        backend, ranges, *_ = parts
+        found = {op.name: op.kind for op in backend.ops()}
+        assert found == case.ops
+        floats = {op.name for op in backend.ops() if not op.can("int8")}
+        assert floats == set(case.floats)
+        assert {op.name for op in backend.ops()} - floats <= set(ranges)
+
+    def test_reasons_are_given(self, parts: Any, case: Case) -> None:
+        notes = {op.name: op.note for op in parts[0].ops()}
+        for name, reason in case.floats.items():
+            assert reason in notes[name]
+
+    def test_int8_is_close_and_much_smaller(self, parts: Any, case: Case) -> None:
+        backend, ranges, int8, call = parts
+        wanted, got, plain = (
+            backend.run(model, call) for model in (backend.fp32_model(), int8, backend.apply(Plan(), ranges))
+        )
+        for name, array in wanted.items():
+            np.testing.assert_allclose(plain[name], array, rtol=1e-3, atol=1e-4)
+            assert not np.array_equal(got[name], array)
+            assert np.abs(got[name] - array).max() < 0.08 * np.abs(array).max()
+        assert backend.size(int8) < case.size * backend.size(backend.fp32_model())
+
+    def test_harm_is_known_of_every_op(self, parts: Any, case: Case) -> None:
+        backend, ranges, _, call = parts
+        able = [op for op in backend.ops() if op.can("int8")]
+        harm = backend.harm({op.name: [op.schemes[0]] for op in able}, ranges, [call])
+        assert len(harm) == len(able)
+        assert all(0 < value < 0.05 for value in harm.values())
+
+    def test_every_op_is_timed(self, parts: Any, case: Case) -> None:
+        backend, ranges, *_ = parts
+        for op in backend.ops():
+            if op.can("int8"):
+                for scheme in (op.schemes[0], Scheme.fp32()):
+                    backend.alone(op, scheme, ranges)()
+
+    def test_saved_and_loaded_it_is_the_same_with_the_class_and_without(
+        self, parts: Any, case: Case, tmp_path: Path
+    ) -> None:
+        backend, _, int8, call = parts
+        metadata = backend.writer()(int8, tmp_path)
+        assert ("program" in metadata) == case.exports
+        wanted = backend.run(int8, call)
+        again = TorchBackend.load(tmp_path, metadata, case.make)
+        layers = [name for name, module in again.named_modules() if isinstance(module, Layer)]
+        assert len(layers) == len(metadata["layers"])
+        loaded = [again, *([TorchBackend.load(tmp_path, metadata)] if case.exports else [])]
+        for model in loaded:
+            for name, array in backend.run(model, call).items():
+                assert np.array_equal(array, wanted[name])
+
+    def test_what_is_compiled_computes_the_same(self, parts: Any, case: Case) -> None:
+        backend, _, int8, call = parts
+        if not case.exports:
+            pytest.skip("what the model does is decided by data, so it cannot be exported")
+        program, _ = export(int8, call)
+        lower(program)
+        wanted = backend.run(int8, call)
+        got = backend.run(program.module(), call)
+        for name, array in wanted.items():
+            # a value on the edge may round to the other side
+            assert np.abs(got[name] - array).max() < 0.05 * np.abs(array).max()
+
+
+def test_the_users_model_stays_as_it_is() -> None:
+    model = Encoder().eval()
+    before = copy.deepcopy(model.state_dict())
+    backend = TorchBackend(model, Settings())
+    calibrated(backend, tokens())
+    for one in (model, backend.fp32_model()):
+        assert list(one.state_dict()) == list(before)
+        assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), before.values(), strict=True))
+        assert not any(isinstance(v, StandIn) for m in one.modules() for v in vars(m).values())
+
+
+def test_a_branch_that_was_not_seen_computes_with_the_weights_as_floats() -> None:
+    torch.manual_seed(0)
+    model = Branching().eval()
+    backend = TorchBackend(model, Settings())
+    batches = [vectors()[0].abs(), -vectors()[0].abs()]
+    ranges = calibrated(backend, batches)
+    int8 = backend.apply(int8_plan(backend, ranges), ranges)
+    with torch.inference_mode():
+        for x in batches:
+            wanted, got = model(x), int8(x)
+            assert 0 < (wanted - got).abs().max() < 0.05 * wanted.abs().max()
+    again = copy.deepcopy(int8)
+    with torch.inference_mode():
+        assert torch.equal(again(batches[1]), int8(batches[1]))
+
+
+def test_a_table_that_is_also_multiplied_by_is_two_ops() -> None:
+    torch.manual_seed(0)
+    backend = TorchBackend(Tied().eval(), Settings())
+    ranges = calibrated(backend, tokens())
+    plan = Plan({"words.weight_linear": Scheme.int8()})
+    model = backend.apply(plan, ranges)
+    call = backend.split(tokens()[0])[0]
+    kinds = [type(module).__name__ for module in model.modules()]
+    assert kinds.count("Int8Linear") == 1
+    assert kinds.count("Int8Embedding") == 0
+    assert not np.array_equal(
+        backend.run(model, call)["output"], backend.run(backend.fp32_model(), call)["output"]
+    )
+
+
+# -- reading calls -------------------------------------------------------------------------------------------
+
+
+def shaped(*size: int) -> torch.Tensor:
+    return torch.randn(size, generator=torch.Generator().manual_seed(sum(size)))
+
+
+READ: list[tuple[Callable[..., torch.Tensor], tuple[Any, ...], int]] = [
+    (F.linear, (shaped(2, 3, 8), shaped(4, 8)), 1),
+    (F.linear, (shaped(2, 8), shaped(4, 8), shaped(4)), 1),
+    (torch.matmul, (shaped(2, 3, 8), shaped(8, 4)), 1),
+    (torch.matmul, (shaped(8), shaped(8, 4)), 1),
+    (torch.matmul, (shaped(4, 8), shaped(5, 8, 3)), 0),
+    (torch.matmul, (shaped(4, 8), shaped(8)), 0),
+    (torch.mm, (shaped(3, 8), shaped(8, 4)), 1),
+    (torch.addmm, (shaped(4), shaped(3, 8), shaped(8, 4)), 2),
+    (torch.einsum, ("ibh,hnd->ibnd", shaped(2, 3, 8), shaped(8, 4, 2)), 2),
+    (torch.einsum, ("ibnd,hnd->ibh", shaped(2, 3, 4, 2), shaped(8, 4, 2)), 2),
+    (torch.einsum, ("oi, b i t -> b t o", shaped(5, 8), shaped(2, 8, 3)), 1),
+    (torch.einsum, ("...i,io->...o", shaped(2, 3, 8), shaped(8, 5)), 2),
+    (torch.einsum, ("b...i,oi->o...b", shaped(2, 3, 8), shaped(5, 8)), 2),
+    (torch.tensordot, (shaped(2, 3, 8), shaped(8, 5), 1), 1),
+    (torch.tensordot, (shaped(2, 3, 8), shaped(3, 8, 5)), 1),
+    (torch.tensordot, (shaped(2, 4, 8), shaped(8, 5, 4), ([2, 1], [0, 2])), 1),
+    (F.conv1d, (shaped(2, 4, 9), shaped(6, 2, 3), shaped(6), 2, 1, 1, 2), 1),
+    (F.conv2d, (shaped(2, 4, 9, 9), shaped(6, 4, 3, 3), None, (2, 1), "valid"), 1),
+    (F.conv3d, (shaped(1, 2, 5, 5, 5), shaped(3, 2, 3, 3, 3)), 1),
+    (F.conv_transpose2d, (shaped(1, 4, 5, 5), shaped(4, 3, 3, 3), shaped(3), 2, 1, 1), 1),
+    (F.embedding, (torch.tensor([[1, 2], [0, 3]]), shaped(5, 4)), 1),
+    (F.embedding_bag, (torch.tensor([[1, 2], [0, 3]]), shaped(5, 4)), 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "args", "which"), READ)
+def test_a_call_is_that_of_a_module(
+    function: Callable[..., torch.Tensor], args: tuple[Any, ...], which: int
+) -> None:
+    weight = args[which]
+    call = read_call(function, args, {}, lambda value: value is weight)
+    assert call is not None
+    turned = weight.permute(call.order)
+    if call.kind == "Linear":
+        turned = turned.reshape(turned.shape[: call.outputs].numel(), -1)
+    made = call.after(make_module(call.kind, turned, call.bias, dict(call.options))(*call.inputs))
+    torch.testing.assert_close(made, function(*args))
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "which"),
+    [
+        (torch.matmul, (shaped(2, 3, 8), shaped(2, 8, 4)), 1),
+        (F.linear, (shaped(3, 8), shaped(4, 8)), 0),
+        (torch.einsum, ("bnd,nde->bne", shaped(3, 4, 8), shaped(4, 8, 8)), 2),
+        (torch.einsum, ("ij,ji->i", shaped(3, 4), shaped(4, 3)), 1),
+        (torch.einsum, ("ij,jk,kl->il", shaped(3, 4), shaped(4, 3), shaped(3, 2)), 1),
+        (torch.einsum, ("ij,jk", shaped(3, 4), shaped(4, 3)), 1),
+        (torch.addmm, (shaped(3, 4), shaped(3, 8), shaped(8, 4)), 2),
+        (F.embedding, (torch.tensor([1]), shaped(5, 4), None, 1.0), 1),
+        (torch.add, (shaped(4, 4), shaped(4, 4)), 1),
+    ],
+)
+def test_other_calls_are_not(function: Callable[..., Any], args: tuple[Any, ...], which: int) -> None:
+    assert read_call(function, args, {}, lambda value: value is args[which]) is None
+
+
+# -- stand-ins -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stand_in() -> StandIn:
+    owner = nn.Module()
+    owner.weight = parameter(6, 8)
+    return StandIn(owner, "weight", {}, 48, Layout((6, 8), (8, 1)))
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda w: w.t(),
+        lambda w: w.T,
+        lambda w: w.mT,
+        lambda w: w[2:4],
+        lambda w: w[:, 1],
+        lambda w: w[torch.tensor(3)],
+        lambda w: w.chunk(3)[1],
+        lambda w: w.split([2, 4])[1],
+        lambda w: w.unflatten(0, (2, 3)).permute(2, 0, 1),
+        lambda w: w.view(2, 24).reshape(4, 12),
+        lambda w: w.unsqueeze(0).expand(2, -1, -1),
+        lambda w: w.detach().contiguous().float().to(torch.float32),
+        lambda w: torch.unbind(w)[5],
+    ],
+)
+def test_parts_of_a_stand_in_are_stand_ins(stand_in: StandIn, view: Callable[[Any], torch.Tensor]) -> None:
+    part, wanted = view(stand_in), view(stand_in.owner.weight)
+    assert isinstance(part, StandIn)
+    assert part.shape == wanted.shape
+    assert torch.equal(part.floats(), wanted)
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda w: w + 1,
+        lambda w: 2 * w,
+        lambda w: torch.cat([w, w]),
+        lambda w: w[torch.tensor([1, 2])],
+        lambda w: w.double(),
+        lambda w: w.clone().add_(1),
+        lambda w: torch.ones(3, 6) @ w,
+        lambda w: w.sum(),
+        lambda w: w.t().contiguous(),
+        lambda w: F.softmax(w, -1),
+        lambda w: torch.jit.script(_doubled)(w),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.torch.jit.*deprecated:DeprecationWarning")
+def test_what_is_computed_from_one_is_computed_from_its_numbers(
+    stand_in: StandIn, compute: Callable[[Any], torch.Tensor]
+) -> None:
+    made = compute(stand_in)
+    assert not isinstance(made, StandIn)
+    assert torch.equal(made, compute(stand_in.owner.weight))
+
+
+def _doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def test_a_stand_in_says_of_itself_what_a_tensor_would(stand_in: StandIn) -> None:
+    assert (stand_in.shape, stand_in.size(1), stand_in.ndim, len(stand_in)) == ((6, 8), 8, 2, 6)
+    assert (stand_in.dtype, stand_in.device.type, stand_in.requires_grad) == (torch.float32, "cpu", False)
+    assert isinstance(stand_in, torch.Tensor)
+    assert float(stand_in.sum()) == float(stand_in.owner.weight.detach().sum())  # type: ignore[operator, arg-type]
+
+
+# -- attention -----------------------------------------------------------------------------------------------
+
+CAUSAL = nn.Transformer.generate_square_subsequent_mask(5)
+PADDING = torch.tensor([[False, False, False, False, True], [False] * 5])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"need_weights": False},
+        {"average_attn_weights": False},
+        {"attn_mask": CAUSAL},
+        {"attn_mask": CAUSAL < 0, "need_weights": False},
+        {"attn_mask": CAUSAL, "is_causal": True, "need_weights": False},
+        {"attn_mask": CAUSAL, "is_causal": True, "key_padding_mask": PADDING, "need_weights": False},
+        {"attn_mask": CAUSAL < 0, "key_padding_mask": PADDING},
+        {"attn_mask": CAUSAL.expand(8, 5, 5), "need_weights": False},
+        {"key_padding_mask": PADDING, "need_weights": False},
+    ],
+)
+@pytest.mark.parametrize(
+    "kinds", [{}, {"batch_first": True}, {"bias": False}, {"kdim": 12, "vdim": 12}, {"add_bias_kv": True},
+              {"add_zero_attn": True}]
+)  # fmt: skip
+def test_attention_computes_what_pytorch_does(
+    options: dict[str, Any], kinds: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    module = nn.MultiheadAttention(16, 4, **kinds).eval().requires_grad_(False)
+    x = torch.randn(2, 5, 16) if kinds.get("batch_first") else torch.randn(5, 2, 16)
+    other = x[..., :12] if "kdim" in kinds else x
+    key = other.clone()
+    for given in ([(x, x, x)] if "kdim" not in kinds else []) + [(x, key, key), (x, key, key + 1)]:
+        wanted = module(*given, **options)
+        with monkeypatch.context() as patched:
+            patched.setattr(F, "multi_head_attention_forward", attention)
+            got = module(*given, **options)
+        for a, b in zip(wanted, got, strict=True):
+            assert (a is None) == (b is None)
+            if a is not None:
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_attention_of_one_sample_without_a_batch() -> None:
+    torch.manual_seed(0)
+    backend = TorchBackend(Single().eval(), Settings())
+    ranges = calibrated(backend, [torch.randn(5, 16)])
+    assert {"mixed.in_proj_q", "mixed.in_proj_k", "mixed.in_proj_v", "mixed.out_proj"} == set(ranges)
+
+
+class Single(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixed = nn.MultiheadAttention(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.mixed(x, x, x)[0]
+        return made
+
+
+class TestContract(BackendContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def subject(cls) -> Subject:
+        torch.manual_seed(0)
+        return Subject(Encoder().eval(), [(ids, torch.zeros(len(ids))) for ids in tokens()], Encoder)
