@@ -37,10 +37,11 @@ from tests.backends.torch.function_models import (
 )
 
 
-@pytest.mark.parametrize("case", MODELS, ids=lambda case: case.make.__name__)
+@pytest.mark.parametrize("case", MODELS, ids=lambda case: case.make.__name__, scope="class")
 class TestModels:
-    @pytest.fixture
-    def parts(self, case: Case) -> tuple[TorchBackend, Ranges, nn.Module, Any]:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def parts(cls, case: Case) -> tuple[TorchBackend, Ranges, nn.Module, Any]:
         torch.manual_seed(0)
         backend = TorchBackend(case.make().eval(), Settings())
         ranges = calibrated(backend, case.batches)
