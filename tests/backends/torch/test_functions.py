@@ -29,6 +29,7 @@ from tests.backends.torch.function_models import (
     MODELS,
     Branching,
     Case,
+    Einsums,
     Encoder,
     Tied,
     parameter,
@@ -143,6 +144,17 @@ def test_a_branch_that_was_not_seen_computes_with_the_weights_as_floats() -> Non
     again = copy.deepcopy(int8)
     with torch.inference_mode():
         assert torch.equal(again(batches[1]), int8(batches[1]))
+
+
+def test_products_that_stay_float_are_counted_as_theirs() -> None:
+    torch.manual_seed(0)
+    backend = TorchBackend(Einsums().eval(), Settings())
+    inputs = backend.split(vectors()[0])[0]
+    backend.prepare(inputs)
+    work = backend.work(inputs)
+    assert work.ops["each"] == 4 * 12 * 4 * 16 * 16
+    assert work.ops["q"] == work.ops["k"] == work.ops["o"] == 4 * 12 * 64 * 64
+    assert work.unseen == {"matmul": 2 * 4 * 4 * 12 * 12 * 16}  # of two activations
 
 
 def test_a_table_that_is_also_multiplied_by_is_two_ops() -> None:

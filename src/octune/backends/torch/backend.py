@@ -98,7 +98,7 @@ class TorchBackend(Backend):
         return [*self._notes, *notes_on(self.ops(), ", ".join(kind.name for kind in KINDS))]
 
     def ops(self) -> tuple[Op, ...]:
-        floats = (Op(f.name, f.kind, (Scheme.fp32(),), f.weights, note=f.reason) for f in self._floats)
+        floats = (Op(f.name, f.kind, (Scheme.fp32(),), f.weight.numel(), note=f.reason) for f in self._floats)
         return (*(found.op for found in self._found), *floats)
 
     def split(self, batch: Any) -> tuple[Inputs, Any]:
@@ -137,7 +137,9 @@ class TorchBackend(Backend):
                 ) from error
 
     def work(self, inputs: Inputs) -> Work:
-        return counted(self._prepared, self._found, inputs)
+        return counted(
+            self._prepared, self._found, inputs, {float_.name: float_.weight for float_ in self._floats}
+        )
 
     def prepare(self, inputs: Inputs) -> None:
         """Make modules of functions, fold BatchNorms, and look at the ops again."""

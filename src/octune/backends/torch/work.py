@@ -89,14 +89,16 @@ FORMULAS: Mapping[Any, Callable[..., int]] = {
 }
 
 
-def counted(model: nn.Module, found: Iterable[Found], inputs: Inputs) -> Work:
-    """Run one batch, and count."""
+def counted(
+    model: nn.Module, found: Iterable[Found], inputs: Inputs, floats: Mapping[str, torch.Tensor]
+) -> Work:
+    """Run one batch, and count. ``floats`` are the weights of ops that are no modules, by the ops' names."""
     listed = list(found)
-    counter = _Counter({item.op.name: item.module for item in listed})
+    counter = _Counter({item.op.name: item.module for item in listed}, floats)
     # Without gradients, but not in inference mode: there, compound operators arrive as one.
     with _plain_attention(), hooks(counter.watch()), torch.no_grad(), counter:
         inputs(model)
-    names = {item.op.name for item in listed}
+    names = {*(item.op.name for item in listed), *floats}
     return Work({n: c for n, c in counter.ops.items() if n in names}, counter.unseen, {}, counter.others)
 
 
@@ -112,14 +114,16 @@ def _plain_attention() -> Iterator[None]:
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its base is not typed
-    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
+    def __init__(self, modules: Mapping[str, nn.Module], floats: Mapping[str, torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._modules = modules
         self._inside: list[str] = []
         self._owners: dict[tuple[int, Any], str] = {
             (parameter.untyped_storage().data_ptr(), parameter.storage_offset()): name
-            for name, module in reversed(list(modules.items()))
-            for parameter in module.parameters()
+            for name, parameter in (
+                *floats.items(),
+                *((name, p) for name, m in reversed(list(modules.items())) for p in m.parameters()),
+            )
         }
         self.ops: Counter[str] = Counter()
         self.unseen: Counter[str] = Counter()

@@ -29,8 +29,9 @@ from octune.backends.torch.functions.weights import Site
 from octune.backends.torch.hooks import hooks
 from octune.backends.torch.kinds import kind_of
 
-__all__ = ["Float", "Functions", "find"]
+__all__ = ["Float", "Functions", "Place", "find"]
 
+Place = tuple[str, str]  # a module's path, and its tensor's name
 # They hand the numbers to Python, which may do anything with them.
 _READS = {"item", "tolist", "numpy", "__array__", "__float__", "__int__", "__bool__", "__contains__"}
 
@@ -39,17 +40,22 @@ _READS = {"item", "tolist", "numpy", "__array__", "__float__", "__int__", "__boo
 class Float:
     """A product that stays float: where it is, and why."""
 
-    name: str
+    place: Place  # of the weight
     kind: str
-    weights: int
+    weight: torch.Tensor
     reason: str
+
+    @property
+    def name(self) -> str:
+        """As the user knows it."""
+        return ".".join(filter(None, self.place))
 
 
 @dataclass(frozen=True)
 class Functions:
     """What was found."""
 
-    sites: Mapping[tuple[str, str], list[Site]]
+    sites: Mapping[Place, list[Site]]
     floats: list[Float]
 
 
@@ -58,7 +64,7 @@ class _Stored:
     """A tensor of the model, the places that have it, and what was done with it."""
 
     tensor: torch.Tensor
-    places: list[tuple[str, str]] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
     uses: list[tuple[Call, Layout, bool]] = field(default_factory=list)  # and whether by its own module
     others: list[str] = field(default_factory=list)  # functions that do something else
     computed: list[str] = field(default_factory=list)  # kinds of products whose weight was made of it
@@ -183,7 +189,7 @@ def find(model: nn.Module, call: Inputs) -> Functions:
     recorder = _Recorder(model)
     with hooks(recorder.watch()), torch.inference_mode(), recorder:
         call(model)
-    sites: dict[tuple[str, str], list[Site]] = {}
+    sites: dict[Place, list[Site]] = {}
     floats: list[Float] = []
     for stored in recorder.stored.values():
         if all(own for _, _, own in stored.uses) and not stored.computed and not stored.products:
@@ -196,8 +202,7 @@ def find(model: nn.Module, call: Inputs) -> Functions:
         if reason:
             if kind_of(recorder.modules[owner]) is None:  # else it is known by its module
                 kind = next(iter([call.kind for call, *_ in stored.uses] + stored.computed + stored.products))
-                full = f"{owner}.{name}" if owner else name
-                floats.append(Float(full, kind.lower(), stored.tensor.numel(), reason))
+                floats.append(Float((owner, name), kind.lower(), stored.tensor, reason))
         else:
             sites[owner, name] = made
     return Functions(sites, floats)

@@ -20,7 +20,7 @@ from torch import nn
 from octune.backends.batches import Inputs
 from octune.backends.torch.batches import named_outputs, same_answers
 from octune.backends.torch.copying import light_copy
-from octune.backends.torch.functions.find import Float, find
+from octune.backends.torch.functions.find import Float, Place, find
 from octune.backends.torch.functions.layout import Layout
 from octune.backends.torch.functions.weights import Site, StandIn, stored_in
 from octune.backends.torch.kinds import Kind, kind_of
@@ -30,7 +30,6 @@ __all__ = ["describe", "is_taken", "names", "rebuild", "with_functions"]
 log = logging.getLogger("octune")
 # What the parts of attention's packed weight are for, by how many there are.
 PACKED = {2: ("q", "kv"), 3: ("q", "k", "v")}
-Place = tuple[str, str]  # a module's path, and its tensor's name
 
 
 def with_functions(model: nn.Module, call: Inputs) -> tuple[nn.Module, list[Float]]:

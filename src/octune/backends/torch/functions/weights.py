@@ -11,7 +11,6 @@ how the call is computed: a float module, or an int8 layer. Under ``torch.export
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import math
 from collections.abc import Mapping
@@ -41,6 +40,7 @@ _PLAIN = {
     Tensor.size, Tensor.dim, Tensor.numel, Tensor.stride, Tensor.storage_offset, Tensor.is_floating_point,
     Tensor.__len__, Tensor.is_contiguous,
 }  # fmt: skip
+_PLACES = (int, slice, tuple, type(None), type(...))  # what says which part of a tensor is meant
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,7 @@ class StandIn(torch.Tensor):
     sites: dict[tuple[Any, ...], Site]
     count: int
     layout_: Layout
+    parts: dict[tuple[Any, str], Any]  # views of it that were asked for
 
     @staticmethod
     def __new__(
@@ -123,7 +124,7 @@ class StandIn(torch.Tensor):
             device=torch.device("cpu"),
         )
         made.owner, made.tensor, made.sites = owner, name, dict(sites)
-        made.count, made.layout_ = count, layout
+        made.count, made.layout_, made.parts = count, layout, {}
         return made
 
     @classmethod
@@ -139,7 +140,7 @@ class StandIn(torch.Tensor):
             return done
         if func is F.multi_head_attention_forward:
             return attention(*args, **kwargs)
-        if call is None and (part := _part(func, args, kwargs)) is not None:
+        if call is None and (part := _known_part(func, args, kwargs)) is not None:
             return part
         args, kwargs = tree_map_only(StandIn, StandIn.floats, (args, dict(kwargs)))
         return func(*args, **kwargs)
@@ -207,6 +208,17 @@ def _is_bias(given: Any, wanted: tuple[str, Layout], owner: nn.Module) -> bool:
     return isinstance(given, StandIn) and given.owner is owner and (given.tensor, given.layout_) == wanted
 
 
+def _known_part(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The same as :func:`_part`, which takes as long as a small layer, so it is done once."""
+    first: Any = args[0] if args else None
+    if kwargs or type(first) is not StandIn or not all(type(value) in _PLACES for value in args[1:]):
+        return _part(func, args, kwargs)
+    key = func, repr(args[1:])
+    if key not in first.parts:
+        first.parts[key] = _part(func, args, kwargs)
+    return first.parts[key]
+
+
 def _part(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What a function returns that only looks at a part of a stand-in, or turns it; None for any other."""
     if func is Tensor.__getitem__ and _is_number(args[1]):  # of an expert, say
@@ -219,8 +231,7 @@ def _part(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     if len(found) != 1 or writes(func):
         return None
     whole: Any = found[0]
-    modes = _disable_current_modes() if torch.compiler.is_compiling() else contextlib.nullcontext()
-    with torch._C.DisableTorchFunction(), modes:
+    with torch._C.DisableTorchFunction(), _disable_current_modes():  # whoever traces or counts
         flat = torch.empty(whole.count, device="meta")
         shadow = whole.layout_.of_flat(flat)
         args, kwargs = tree_map_only(StandIn, lambda _: shadow, (args, dict(kwargs)))
