@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import octune
 from octune.backends import Settings
 from octune.backends.torch import TorchBackend
-from octune.backends.torch.compiled import export
+from octune.backends.torch.compiled import compile_model, export
 from octune.backends.torch.functions.attention import attention
 from octune.backends.torch.functions.calls import make_module, read_call
 from octune.backends.torch.functions.layout import Layout
@@ -23,6 +26,7 @@ from octune.backends.torch.functions.weights import StandIn
 from octune.backends.torch.layers import Layer
 from octune.backends.torch.lowering import lower
 from octune.calibration import Ranges
+from octune.machine import probe_machine
 from octune.plan import Plan, Scheme
 from tests.backends.contract import BackendContract, Subject, calibrated, int8_plan
 from tests.backends.torch.function_models import (
@@ -32,10 +36,14 @@ from tests.backends.torch.function_models import (
     Einsums,
     Encoder,
     Tied,
+    Vision,
+    images,
     parameter,
     tokens,
     vectors,
 )
+
+needs_compiler = pytest.mark.skipif(probe_machine().compiler is None, reason="needs a C++ compiler (g++)")
 
 
 @pytest.mark.parametrize("case", MODELS, ids=lambda case: case.make.__name__, scope="class")
@@ -170,6 +178,15 @@ def test_a_table_that_is_also_multiplied_by_is_two_ops() -> None:
     assert not np.array_equal(
         backend.run(model, call)["output"], backend.run(backend.fp32_model(), call)["output"]
     )
+
+
+def test_a_weight_that_a_module_of_a_known_kind_computes_is_told_of_once() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv1d(64, 8, 3)), nn.Linear(62, 4))
+    backend = TorchBackend(model.eval(), Settings())
+    calibrated(backend, [x.transpose(1, 2).repeat(1, 1, 6)[..., :64] for x in vectors()])
+    assert [op.name for op in backend.ops()] == ["0", "1"]
+    assert "computed" in backend.ops()[0].note
 
 
 # -- reading calls -------------------------------------------------------------------------------------------
@@ -367,6 +384,81 @@ class Single(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         made: torch.Tensor = self.mixed(x, x, x)[0]
         return made
+
+
+# -- the whole way -------------------------------------------------------------------------------------------
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_tuned_with_the_defaults_it_is_int8_and_loads_without_its_class(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Vision().eval()
+    data = images(8)
+    result = octune.tune(model, calibration=data[:4], evaluation=data[4:], progress=False)
+    assert result.met, str(result)
+    assert {op.name for op in result.ops if op.can("int8")} == set(MODELS[2].ops)
+    result.save(tmp_path / "saved")
+    torch.save(data[0], tmp_path / "x.pt")
+    script = (
+        "import sys, torch, octune\n"
+        "model = octune.load(sys.argv[1] + '/saved')\n"
+        "torch.save(model(torch.load(sys.argv[1] + '/x.pt')), sys.argv[1] + '/y.pt')\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=300, cwd=tmp_path)
+    with torch.inference_mode():
+        wanted = result.model(data[0])
+    torch.testing.assert_close(torch.load(tmp_path / "y.pt"), wanted)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [Encoder, Einsums])
+def test_native_code_computes_what_the_eager_model_does(make: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    batches = tokens() if make is Encoder else vectors()
+    backend = TorchBackend(make().eval(), Settings())
+    ranges = calibrated(backend, batches)
+    int8 = backend.apply(int8_plan(backend, ranges), ranges)
+    compiled = compile_model(int8, backend.split(batches[0])[0])
+    for batch in (batches[1], batches[0][:1, :7]):
+        call = backend.split(batch)[0]
+        assert compiled.signature.matches(call.args, call.kwargs)
+        wanted, got = backend.run(int8, call)["output"], backend.run(compiled, call)["output"]
+        assert np.abs(got - wanted).max() < 0.05 * np.abs(wanted).max()
+
+
+@pytest.mark.slow
+def test_xlnet_is_tuned_and_built_again_from_its_configuration(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.XLNetConfig(vocab_size=200, d_model=64, n_layer=2, n_head=4, d_inner=128)
+    model = transformers.XLNetForSequenceClassification(config).eval()
+    data = [{"input_ids": ids, "attention_mask": torch.ones_like(ids)} for ids in tokens(8)]
+    eager = {"performance": {"compile": "never"}}
+    result = octune.tune(model, calibration=data[:4], evaluation=data[4:], config=eager, progress=False)
+    assert result.met, str(result)
+    able = {op.name for op in result.ops if op.can("int8")}
+    assert {f"transformer.layer.1.rel_attn.{name}" for name in "qkvor"} <= able
+    made = octune.quantize(
+        model,
+        calibration=data[:4],
+        plan=Plan(dict.fromkeys(able - {"transformer.word_embedding"}, Scheme.int8())),
+    )
+    octune.save(made, tmp_path / "saved")
+    loaded = octune.load(tmp_path / "saved")
+    with torch.inference_mode():
+        assert torch.equal(loaded(**data[0]).logits, made(**data[0]).logits)
+        assert not torch.equal(loaded(**data[0]).logits, model(**data[0]).logits)
+
+
+@pytest.mark.slow
+def test_a_model_that_decides_by_its_data_is_tuned() -> None:
+    torch.manual_seed(0)
+    data = [x.abs() for x in vectors(8)]
+    result = octune.tune(Branching().eval(), calibration=data[:4], evaluation=data[4:], progress=False)
+    assert result.met, str(result)
+    assert any("third: its weight is computed" in note for note in result.notes)
 
 
 class TestContract(BackendContract):

@@ -343,6 +343,7 @@ def _without_stored(signature: inspect.Signature) -> inspect.Signature:
 
 _READERS = _readers()
 _OTHERS = {
-    torch.bmm, torch.baddbmm, torch.Tensor.bmm, torch.Tensor.baddbmm, torch.chain_matmul, F.bilinear,
+    torch.bmm, torch.baddbmm, torch.Tensor.bmm, torch.Tensor.baddbmm, torch.chain_matmul, torch._grouped_mm,
+    F.bilinear, F.grouped_mm,
     aten.bmm.default, aten.baddbmm.default,
 }  # fmt: skip

@@ -166,10 +166,11 @@ class _Recorder(TorchFunctionMode):
 
     def _called(self, call: Call) -> None:
         stored = self.of(call.weight)
+        running = self.running[-1] if self.running else ""
         if stored is None:
-            self.derived[id(call.weight)][1].computed.append(call.kind)
+            if kind_of(self.modules[running]) is None:  # else it is known by its module
+                self.derived[id(call.weight)][1].computed.append(call.kind)
             return
-        running = self.running[-1] if self.running else None
         own = running in self.known and running in dict(stored.places)
         stored.uses.append((call, Layout.of(call.weight, stored.tensor), own))
 
