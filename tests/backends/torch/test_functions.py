@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from torch import nn
 
 import octune
 from octune.backends import Settings
+from octune.backends.batches import Inputs
 from octune.backends.torch import TorchBackend
 from octune.backends.torch.compiled import compile_model, export
 from octune.backends.torch.functions.attention import attention
@@ -35,6 +37,7 @@ from tests.backends.torch.function_models import (
     Case,
     Einsums,
     Encoder,
+    Packed,
     Tied,
     Vision,
     images,
@@ -178,6 +181,50 @@ def test_a_table_that_is_also_multiplied_by_is_two_ops() -> None:
     assert not np.array_equal(
         backend.run(model, call)["output"], backend.run(backend.fp32_model(), call)["output"]
     )
+
+
+class Twins(nn.Module):
+    """A tensor and a module with the same name, but for the ending."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_weight, self.q = parameter(64, 64), nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.q(F.linear(x, self.q_weight))
+        return out
+
+
+def test_names_of_ops_differ() -> None:
+    backend = TorchBackend(Twins().eval(), Settings())
+    calibrated(backend, vectors())
+    assert [op.name for op in backend.ops()] == ["q_weight", "q"]
+
+
+@pytest.mark.parametrize("make", [Packed, Einsums, Vision])
+def test_a_program_has_the_ops_of_the_model_it_was_exported_from(
+    make: Callable[[], nn.Module], tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    case = next(case for case in MODELS if case.make is make)
+    program, _ = export(make().eval(), Inputs((case.batches[0],)))
+    torch.export.save(program, tmp_path / "model.pt2")
+    backend = TorchBackend(TorchBackend.open(str(tmp_path / "model.pt2")), Settings())
+    ranges = calibrated(backend, case.batches)
+    assert {op.name: op.kind for op in backend.ops()} == case.ops
+    int8 = backend.apply(int8_plan(backend, ranges), ranges)
+    call = backend.split(case.batches[0])[0]
+    again, _ = export(int8, call)
+    wanted, got = backend.run(int8, call)["output"], backend.run(again.module(), call)["output"]
+    assert np.abs(got - wanted).max() < 0.05 * np.abs(wanted).max()
+
+
+def test_a_model_can_be_pickled() -> None:
+    backend = TorchBackend(Encoder().eval(), Settings())
+    ranges = calibrated(backend, tokens())
+    int8 = backend.apply(int8_plan(backend, ranges), ranges)
+    with torch.inference_mode():
+        assert torch.equal(pickle.loads(pickle.dumps(int8))(tokens()[0]), int8(tokens()[0]))
 
 
 def test_a_weight_that_a_module_of_a_known_kind_computes_is_told_of_once() -> None:

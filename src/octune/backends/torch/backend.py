@@ -32,7 +32,8 @@ from octune.backends.torch.batchnorm import fold_batchnorms
 from octune.backends.torch.copying import light_copy, private_copy, replace_module
 from octune.backends.torch.discover import Found, discover
 from octune.backends.torch.doctor import self_test
-from octune.backends.torch.functions import Float, with_functions
+from octune.backends.torch.functions.find import Float
+from octune.backends.torch.functions.install import with_functions
 from octune.backends.torch.harm import first_order_harm
 from octune.backends.torch.hooks import hooks
 from octune.backends.torch.kinds import KINDS

@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 
 from octune.backends.torch.batches import in_float32
+from octune.backends.torch.functions.weights import StandIn
 from octune.errors import ModelError
 
 __all__ = ["light_copy", "private_copy", "replace_module"]
@@ -107,7 +108,11 @@ def light_copy(model: nn.Module, shared: Iterable[nn.Module] | None = None) -> n
         else (p for module in shared for p in module.parameters(recurse=False))
     )
     memo: dict[int, object] = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in parameters}
-    return copy.deepcopy(model, memo)
+    copied = copy.deepcopy(model, memo)
+    for module in copied.modules():  # an exported program makes buffers of all tensors that it is copied with
+        for name in [name for name, tensor in module._buffers.items() if isinstance(tensor, StandIn)]:
+            module.__dict__[name] = module._buffers.pop(name)
+    return copied
 
 
 def replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> None:

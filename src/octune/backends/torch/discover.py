@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from octune.backends.torch.functions import is_taken, names
+from octune.backends.torch.functions.install import is_taken, names
 from octune.backends.torch.kinds import Kind, kind_of
 from octune.machine import probe_machine
 from octune.plan import Op, Scheme

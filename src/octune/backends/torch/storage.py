@@ -22,7 +22,7 @@ from torch import nn
 
 from octune.backends.torch.compiled import CompiledModel, Signature, load_compiled
 from octune.backends.torch.copying import replace_module
-from octune.backends.torch.functions import describe, rebuild
+from octune.backends.torch.functions.install import describe, rebuild
 from octune.backends.torch.kinds import LAYERS
 from octune.backends.torch.layers import Int8Layer, Layer
 from octune.backends.torch.portable import export_program, import_types, load_program

@@ -6,8 +6,3 @@
 would compute the same, ``install`` puts such modules into a copy, and ``weights`` has what leads the model's
 own code to them.
 """
-
-from octune.backends.torch.functions.find import Float
-from octune.backends.torch.functions.install import describe, is_taken, names, rebuild, with_functions
-
-__all__ = ["Float", "describe", "is_taken", "names", "rebuild", "with_functions"]

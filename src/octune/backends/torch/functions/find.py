@@ -126,7 +126,7 @@ class _Recorder(TorchFunctionMode):
         involved = [value for value in given if self.of(value) is not None or id(value) in self.derived]
         if not involved:
             return
-        name = getattr(func, "__name__", str(func)).strip("_")
+        name = getattr(func, "__name__", str(func)).partition(".")[0].strip("_")
         results = tree_leaves(result)
         if not any(isinstance(value, torch.Tensor) for value in results):
             if getattr(func, "__name__", "") in _READS:

@@ -34,7 +34,11 @@ PACKED = {2: ("q", "kv"), 3: ("q", "k", "v")}
 
 def with_functions(model: nn.Module, call: Inputs) -> tuple[nn.Module, list[Float]]:
     """A light copy with the functions that were found as modules, and those that have to stay float."""
-    found = find(model, call)
+    try:
+        found = find(model, call)
+    except Exception:  # the model's own code may not bear being watched
+        log.debug("the model cannot be run while its functions are watched", exc_info=True)
+        return model, []
     if not found.sites:
         return model, found.floats
     with torch.inference_mode():
@@ -94,6 +98,7 @@ def _bias(owner: nn.Module, site: Site) -> torch.Tensor | None:
 def _leaves(owner: nn.Module, name: str, sites: Sequence[Site]) -> list[str]:
     """What its children are called: as the tensor, but a module has either a tensor or a child of a name."""
     leaf = name.removesuffix("_weight")
+    leaf = name if leaf in owner._modules else leaf
     parts = [str(place) for place in range(len(sites))]
     if len({site.kind for site in sites}) == len(sites):  # a table that is also multiplied by
         parts = [site.kind.lower() for site in sites]
