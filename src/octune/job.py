@@ -6,6 +6,7 @@ contradictory.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import socket
@@ -26,7 +27,9 @@ from octune.cost.latency import Timing
 from octune.criterion import Criterion
 from octune.data import Batches, as_batches
 from octune.engine import Journal, Stop, Study
+from octune.engine.apart import Apart
 from octune.engine.events import Listener
+from octune.engine.isolation import Isolation
 from octune.engine.stopwatch import Stopwatch
 from octune.errors import ConfigError, UnsupportedError, WorkspaceError, plural, summary
 from octune.evaluation.agreement import Agreement, AgreementEvaluator
@@ -76,6 +79,7 @@ class Job:
     sample_options: tuple[int, ...]
     huggingface: Path | None = None  # the folder that the model or its tokenizer came from
     request: Request | None = None
+    identity: Callable[[], dict[str, Any]] = dict  # what it is about, to be compared with another process's
 
     @classmethod
     def of(cls, request: Request) -> Job:
@@ -168,9 +172,10 @@ class Job:
             example = backend.resized(example, config.performance.batch_size)
         folder = config.workspace.path if request.workspace else None
         data = {"calibration data": calibration_batches, "evaluation data": evaluation_batches}
+        about = partial(identity, backend, evaluator, certify, criterion, config, data)
         journal = Journal.open(
             folder,
-            {} if folder is None else identity(backend, evaluator, certify, criterion, config, data),
+            {} if folder is None else about(),
             resume=config.workspace.resume,
         )
         stop = Stop(config.tuning.timeout, config.tuning.max_trials, spent=journal.spent)
@@ -182,8 +187,25 @@ class Job:
         for note in notes:
             study.note(note)
         job = cls(config, study, calibration_batches, samples)
+        job.identity = about
+        study.apart = Apart(
+            study, Isolation(lambda: job.again(request), listener.progress), config.tuning.isolate
+        )
+        study.survey.elsewhere = study.apart.plan_harm
         journal.append("run", {**job._stamp(), "model": materials.source})
         return job
+
+    def again(self, request: Request) -> dict[str, Any]:
+        """What another process makes this job again from, and how it knows that it is the same
+        (isolated.py).
+        """
+        return {
+            "request": replace(request, listener=None, workspace=False),
+            "identity": json.loads(json.dumps(self.identity())),
+            "threads": self.study.backend.environment().get("threads"),
+            "parent": os.getpid(),
+            "folder": os.getcwd(),
+        }
 
     def strategy(self, space: Space) -> Strategy:
         """The strategy that the configuration names, over this space."""
@@ -224,6 +246,8 @@ class Job:
             )
         if isinstance(error, Exception) and self.study.baseline_trial is None:
             self.study.journal.discard()
+        if self.study.apart is not None:
+            self.study.apart.close()
         self.study.journal.close()
         self.study.backend.close()
 

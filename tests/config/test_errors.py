@@ -71,7 +71,7 @@ def test_a_wrong_key() -> None:
     assert said == (
         "conf.yaml, line 9: tuning.time_out is not a known key. Did you mean 'timeout'? Known keys here: "
         "strategy, timeout, "
-        "max_trials, trial_timeout, random_seed, objective, performance_only, tensorboard, mlflow."
+        "max_trials, trial_timeout, random_seed, objective, performance_only, isolate, tensorboard, mlflow."
     )
 
 

@@ -43,6 +43,7 @@ DEFAULTS = {
     "tuning.random_seed": 1978,
     "tuning.objective": "performance",
     "tuning.performance_only": False,
+    "tuning.isolate": False,
     "tuning.tensorboard": False,
     "tuning.mlflow": False,
     "performance.warmup": 5,

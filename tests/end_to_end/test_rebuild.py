@@ -23,7 +23,7 @@ FRAMEWORKS = ("pytorch", "tensorflow", "onnx")
 
 def tuned(folder: Path, framework: str, **sections: Any) -> octune.Result:
     """A run in ``ws``, from the YAML file of a project in that folder, which is the working directory."""
-    jobs.project(folder, framework, **sections)
+    jobs.project(folder, framework, **{"criterion": {"absolute": 0.5}, **sections})
     settings = yaml.safe_load((folder / "conf.yaml").read_text())
     return octune.tune(config={**settings, "workspace": {"path": "ws"}}, progress=False)
 
@@ -196,10 +196,10 @@ def test_whatever_has_changed_is_named(inside: Path) -> None:
 def test_limits_may_be_raised(inside: Path, octune_command: Any) -> None:
     pytest.importorskip("onnx")
     jobs.project(inside, "onnx", tuning={"max_trials": 2})
-    assert octune_command("tune", "conf.yaml", "--workspace", "ws", "--json")[0] == 0
+    assert octune_command("tune", "conf.yaml", "--workspace", "ws", "--json")[0] == 1
     assert once(inside) == 2
     code, output, errors = octune_command("resume", "ws", "--max-trials", "4", "--json")
-    assert code == 0, errors
+    assert code == 1, errors
     told = json.loads(output)
     assert len(told["trials"]) == 4
     assert told["stopped_because"].startswith("max_trials reached (4)")

@@ -118,6 +118,13 @@ class Tuning(Section):
         False,
         description="Not supported: return the first plan without scoring it, as octune.quantize() does.",
     )
+    isolate: Switch = Field(
+        False,
+        description=(
+            "Try every plan in a process of its own: one that crashes or hangs there has failed, and the run "
+            "goes on. If false, only a resumed run does so, with a plan that an earlier process has ended at."
+        ),
+    )
     tensorboard: Switch = Field(
         False, description="Write scores, speed-ups and harm for TensorBoard into the workspace."
     )

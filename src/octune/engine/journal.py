@@ -26,7 +26,7 @@ from typing import IO, Any
 from octune.errors import WorkspaceError
 from octune.folders import write_whole
 
-__all__ = ["EXAMPLE", "JOURNAL", "RANGES", "Journal", "not_a_workspace"]
+__all__ = ["EXAMPLE", "JOURNAL", "RANGES", "Journal", "difference", "not_a_workspace"]
 
 log = logging.getLogger("octune")
 VERSION = 4
@@ -300,16 +300,23 @@ def _has(record: Mapping[str, Any], key: Mapping[str, Any]) -> bool:
 
 
 def _same_run(found: Mapping[str, Any], header: Mapping[str, Any], folder: Path) -> None:
-    expected = json.loads(json.dumps({"version": VERSION, **header}))
-    for key, value in expected.items():
-        if key in found and None in (found[key], value):
-            continue  # it could not be found out, there or here
-        if found.get(key) != value:
-            raise WorkspaceError(
-                f"The journal in {folder} belongs to another run: its {key} differs "
-                f"({_difference('', found.get(key), value)}). Choose another workspace.path, or set "
-                "workspace.resume to false."
-            )
+    differs = difference(found, json.loads(json.dumps({"version": VERSION, **header})))
+    if differs is not None:
+        raise WorkspaceError(
+            f"The journal in {folder} belongs to another run: its {differs[0]} differs ({differs[1]}). "
+            "Choose another workspace.path, or set workspace.resume to false."
+        )
+
+
+def difference(found: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[str, str] | None:
+    """What tells one run from another, and how; None if nothing does. What could not be found out, there or
+    here, is None and is not compared.
+    """
+    for key, value in here.items():
+        known = key not in found or None not in (found[key], value)
+        if known and found.get(key) != value:
+            return key, _difference("", found.get(key), value)
+    return None
 
 
 def _difference(path: str, there: Any, here: Any) -> str:

@@ -17,8 +17,10 @@ from octune.backends.base import Backend
 from octune.calibration import Ranges
 from octune.cost.latency import FP32, Latency, Speedup, Timed
 from octune.criterion import Criterion, Verdict
+from octune.engine.apart import Apart
 from octune.engine.clock import Clock
 from octune.engine.events import Listener
+from octune.engine.isolation import Gone
 from octune.engine.journal import Journal
 from octune.engine.stop import Stop
 from octune.engine.stopwatch import Stopwatch
@@ -54,6 +56,7 @@ class Study:
     baseline_trial: Trial | None = None
     pairing: Pairing = field(default_factory=Pairing)
     notes: list[str] = field(default_factory=list)
+    apart: Apart | None = None  # tries in a process of its own what may crash
     making: dict[str, float] = field(
         default_factory=dict
     )  # seconds that each form of the winner took to make
@@ -206,14 +209,26 @@ class Study:
         self.stop.trials += 1
         reason = self._distinct(reason, plan)
 
-        def tried() -> dict[str, Any] | None:
-            self.clock.enter("trial", reason)
-            trial = Trial(plan, reason=reason, samples=ranges.samples)
-            return self._attempt(
-                trial, lambda: self.backend.apply(plan, ranges), lambda model: self._eager_speed(model, plan)
-            )
+        key = _key("eager", plan, ranges)
 
-        return self._add(self.journal.once("trial", _key("eager", plan, ranges), tried))
+        def tried() -> dict[str, Any] | None:
+            apart = self.apart if self.apart is not None and self.apart.wanted("trial", key) else None
+            self.clock.enter("trial", reason)
+            self.journal.begin("trial", key)
+            trial = Trial(plan, reason=reason, samples=ranges.samples)
+            if apart is not None:
+                answer = apart.trial(trial, ranges)
+            else:
+                answer = self._attempt(
+                    trial,
+                    lambda: self.backend.apply(plan, ranges),
+                    lambda model: self._eager_speed(model, plan),
+                )
+            if answer is None:
+                self.journal.append("interrupted", {"of": "trial", **key})
+            return answer
+
+        return self._add(self.journal.once("trial", key, tried))
 
     def tried(self, plan: Plan, ranges: Ranges) -> bool:
         """Whether the journal has a trial of this plan."""
@@ -240,6 +255,11 @@ class Study:
         self.clock.enter("finalists", "compiling the winner")
         key = {"digest": winner.plan.digest, "samples": ranges.samples}
         try:
+            if self.journal.known("forms", key) is None:
+                apart = self.apart if self.apart is not None and self.apart.wanted("forms", key) else None
+                self.journal.begin("forms", key)
+                if apart is not None:
+                    apart.finalists(winner, ranges)
             forms = []
             for form, model in self._forms(winner, ranges, self.journal.known("forms", key)):
                 self._finalist(form, model, winner, ranges)
@@ -248,8 +268,12 @@ class Study:
                 self.journal.once("forms", key, lambda: forms)
         except KeyboardInterrupt:
             self.stop.interrupted = True
+            self.journal.append("interrupted", {"of": "forms", **key})
         except Exception as error:
             log.debug("finalist", exc_info=True)
+            # making them here may end the process once more
+            ended = "forms" if isinstance(error, Gone) else "interrupted"
+            self.journal.append(ended, {"of": "forms", **key, "answer": []})
             self.note(f"the winner stays eager int8: {type(error).__name__}: {summary(error)}")
 
     def _forms(self, winner: Trial, ranges: Ranges, tried: list[str] | None) -> Iterator[tuple[str, Any]]:
@@ -344,6 +368,7 @@ class Study:
             model = make()
             # Timed before it is scored: evaluation code may leave its mark on the model (train mode, hooks).
             trial = replace(trial.timed(speed(model)), size=self.backend.size(model))
+            self.listener.progress(0.0)
             trial = replace(trial, score=self.evaluator(model, self.pairing, self._standard()))
         except KeyboardInterrupt:
             self.stop.interrupted = True

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -27,7 +27,7 @@ from octune.engine.journal import EXAMPLE, RANGES, Journal
 from octune.engine.stopwatch import Stopwatch
 from octune.errors import WorkspaceError, summary
 from octune.harm import WORST, PlanProbe
-from octune.plan import Op, Scheme
+from octune.plan import Op, Plan, Scheme
 
 __all__ = ["Survey", "kept_example", "kept_ranges"]
 
@@ -48,6 +48,8 @@ class Survey:
     clock: Clock
     stopwatch: Stopwatch
     ranges: dict[int, Ranges] = field(default_factory=dict)
+    # measures the harm of a plan in another process; None if that is to be done here
+    elsewhere: Callable[[Plan, Ranges], float | None] = lambda plan, ranges: None
     work: Work | None = None
 
     def prepare(self, batches: Batches | None) -> None:
@@ -124,7 +126,7 @@ class Survey:
     def plan_probe(self, ranges: Ranges, batches: Batches | None) -> PlanProbe | None:
         """Measures the label-free harm of whole plans; None without anything to run."""
         inputs = self._few(batches, LOOK_SAMPLES)
-        return PlanProbe(self.backend, ranges, inputs, self.journal) if inputs else None
+        return PlanProbe(self.backend, ranges, inputs, self.journal, self.elsewhere) if inputs else None
 
     def harm(
         self, ops: Sequence[Op], ranges: Ranges, batches: Batches | None

@@ -54,7 +54,7 @@ class Evaluator(ABC):
     name: str = "score"
 
     def __init__(self, trial_timeout: float = 0) -> None:
-        self._limit = trial_timeout
+        self.limit = trial_timeout
         # told again and again how much of the data a model has been scored on, where that is known
         self.progress: Callable[[float], None] = lambda share: None
 
@@ -64,7 +64,7 @@ class Evaluator(ABC):
         ``known`` is the pairing of other batches of the same data, if there is one.
         """
         before = Pairing() if known is None else known.without_batches()
-        raw, pairing = call_limited(lambda: self._evaluate(model, before), self._limit)
+        raw, pairing = call_limited(lambda: self._evaluate(model, before), self.limit)
         return as_score(raw), pairing
 
     def __call__(self, model: Any, pairing: Pairing | None = None, standard: Standard | None = None) -> Score:
@@ -79,13 +79,13 @@ class Evaluator(ABC):
                 return self._evaluate(model, pairing)[0]
             return self._sequential(model, pairing, standard)
 
-        return as_score(call_limited(work, self._limit))
+        return as_score(call_limited(work, self.limit))
 
     def rehearse(self, model: Any, batch: Any) -> None:
         """Score as little as possible, before all data is scored: what is wrong with the data or the scoring
         code shows at once. ``batch`` is the first one, where there are batches.
         """
-        call_limited(lambda: self._rehearse(model, batch), self._limit)
+        call_limited(lambda: self._rehearse(model, batch), self.limit)
 
     def _rehearse(self, model: Any, batch: Any) -> None:  # noqa: B027  not everything can be tried
         """Nothing by default."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from octune.calibration import Ranges
@@ -36,18 +36,33 @@ class PlanProbe:
     one did.
     """
 
-    def __init__(self, backend: Backend, ranges: Ranges, inputs: Sequence[Any], journal: Journal) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        ranges: Ranges,
+        inputs: Sequence[Any],
+        journal: Journal,
+        elsewhere: Callable[[Plan, Ranges], float | None] = lambda plan, ranges: None,
+    ) -> None:
         self._backend, self._ranges, self._inputs, self._journal = backend, ranges, inputs, journal
+        self._elsewhere = elsewhere  # measures a plan in another process; None if it is to be done here
         self._wanted: list[Outputs] | None = None
 
     def __call__(self, plan: Plan) -> float:
         """The harm of this plan; ops that it does not name are fp32."""
         plan = Plan({op: scheme for op, scheme in plan.items() if scheme.dtype != "fp32"})
         key = {"samples": self._ranges.samples, "plan": plan.digest}
-        harm: float = self._journal.once("plan harm", key, lambda: self._measure(plan))
+
+        def measured() -> float:
+            apart = self._elsewhere(plan, self._ranges)
+            self._journal.begin("plan harm", key)
+            return self.measure(plan) if apart is None else apart
+
+        harm: float = self._journal.once("plan harm", key, measured)
         return harm
 
-    def _measure(self, plan: Plan) -> float:
+    def measure(self, plan: Plan) -> float:
+        """Run the plan, whatever is known of it."""
         if self._wanted is None:
             self._wanted = self._backend.outputs(Plan(), self._ranges, self._inputs)
         try:

@@ -1,0 +1,173 @@
+"""Plans that crash, hang or take all memory are failed trials where they run in a process of their own; all
+others score the same there as here.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+import octune
+from octune.engine import isolation
+from octune.errors import ConfigError
+from tests.scripts import load_script
+
+jobs = load_script("benchmarks/fault_jobs.py")
+
+# The metric of a job whose process ends, hangs or is out of memory at its second candidate.
+FAULTY = """
+import os, signal, time
+import numpy as np
+import fault_model
+
+HERE = os.environ.get("FAULT_HERE")
+
+
+def likely(predictions, labels):
+    found = fault_model.likely(predictions, labels)
+    scored = [line.split()[2] for line in open("calls.txt") if line.split()[1] == str(len(labels))]
+    candidates = list(dict.fromkeys(digest for digest in scored if digest != scored[0]))
+    if len(candidates) == 2 and scored[-1] == candidates[1] and (HERE is None or HERE == str(os.getpid())):
+        {fault}
+    return found
+"""
+FAULTS = {
+    "crash": ("import ctypes; ctypes.string_at(8)", "ended by SIGSEGV"),
+    "abort": ("os.abort()", "ended by SIGABRT"),
+    "exit": ("os._exit(7)", "ended with exit code 7"),
+    "memory": ("os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL, as Linux does when memory runs out"),
+    # a native call that holds the interpreter's lock: no signal is answered
+    "hang": ("import ctypes; ctypes.PyDLL(None).sleep(600)", "the limit of 1 s for one trial"),
+    "allocation": ("np.empty(1 << 50)", "Unable to allocate"),
+}
+
+
+def job(folder: Path, framework: str, fault: str, **tuning: Any) -> dict[str, Any]:
+    jobs.project(folder, framework, evaluation={"metric": "fault_metric:likely"})
+    (folder / "fault_metric.py").write_text(FAULTY.replace("{fault}", FAULTS[fault][0]))
+    settings: dict[str, Any] = yaml.safe_load((folder / "conf.yaml").read_text())
+    return {**settings, "tuning": {**settings["tuning"], "max_trials": 3, **tuning}}
+
+
+@pytest.fixture
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    import sys
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("fault_model", "fault_metric"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(isolation, "GRACE", 1.0)
+    return tmp_path
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_fault_is_the_result_of_its_trial(inside: Path, fault: str) -> None:
+    pytest.importorskip("onnx")
+    config = job(inside, "onnx", fault, isolate=True, trial_timeout=1)
+    result = octune.tune(config={**config, "workspace": {"path": "ws"}}, progress=False)
+    errors = [trial.error for trial in result.trials]
+    assert errors[0] is None
+    assert errors[2] is None
+    assert FAULTS[fault][1] in (errors[1] or "")
+    assert result.best in (result.trials[0], result.trials[2])
+    calls = len(jobs.scored(inside))
+    again = octune.tune(config={**config, "workspace": {"path": "ws", "resume": True}}, progress=False)
+    assert [trial.error for trial in again.trials] == errors, "it is not tried again"
+    assert len(jobs.scored(inside)) == calls
+    assert not children()
+
+
+@pytest.mark.parametrize("framework", jobs.FRAMEWORKS)
+def test_scores_are_the_same_to_the_bit(inside: Path, framework: str) -> None:
+    pytest.importorskip({"pytorch": "torch"}.get(framework, framework))
+    jobs.project(inside, framework)
+    settings = yaml.safe_load((inside / "conf.yaml").read_text())
+    settings["tuning"]["max_trials"] = 2
+    here = octune.tune(config=settings, progress=False)
+    apart = octune.tune(
+        config={**settings, "tuning": {**settings["tuning"], "isolate": True}}, progress=False
+    )
+    assert apart.plan == here.plan
+    for one, other in zip(here.trials, apart.trials, strict=True):
+        assert one.plan == other.plan
+        assert one.size == other.size
+        assert one.score is not None
+        assert other.score is not None
+        np.testing.assert_array_equal(one.score.items, other.score.items)
+    pids = {pid for pid, _ in jobs.scored(inside)}
+    assert len(pids) == 2
+    assert str(os.getpid()) in pids
+
+
+def test_a_resumed_run_tries_apart_what_has_ended_its_process(inside: Path) -> None:
+    pytest.importorskip("onnx")
+    job(inside, "onnx", "crash")
+    process = jobs.start(inside, "tune", "conf.yaml", "--workspace", "ws")
+    process.communicate(timeout=120)
+    assert process.returncode == -signal.SIGSEGV
+    resumed = jobs.start(inside, "resume", "ws", "--json")
+    output, errors = resumed.communicate(timeout=120)
+    assert resumed.returncode == 1, errors
+    result = octune.replay(inside / "ws")
+    assert [trial.error is None for trial in result.trials] == [True, False, True, True, True]
+    assert "ended by SIGSEGV" in output
+    assert [record["event"] for record in jobs.journal(inside / "ws")].count("begun") > 5
+
+
+def test_what_is_not_a_crash_is_not_tried_apart(inside: Path) -> None:
+    """Ctrl-C in a trial: the resumed run tries it again here."""
+    pytest.importorskip("onnx")
+    config = job(inside, "onnx", "exit")
+    source = (inside / "fault_metric.py").read_text()
+    (inside / "fault_metric.py").write_text(source.replace("os._exit(7)", "raise KeyboardInterrupt"))
+    first = octune.tune(config={**config, "workspace": {"path": "ws"}}, progress=False)
+    assert first.stopped_because.startswith("interrupted")
+    (inside / "fault_metric.py").write_text("from fault_model import likely\n")
+    octune.tune(config={**config, "workspace": {"path": "ws", "resume": True}}, progress=False)
+    assert {pid for pid, _ in jobs.scored(inside)} == {str(os.getpid())}
+
+
+def test_a_job_that_cannot_be_made_again_is_refused_at_the_first_trial(inside: Path) -> None:
+    pytest.importorskip("onnx")
+    config = {**job(inside, "onnx", "exit", isolate=True)}
+    del config["evaluation"]
+    with pytest.raises(ConfigError, match=r"tuning\.isolate.*lambda.*modules that can be imported"):
+        octune.tune(config=config, evaluate=lambda model: 1.0, progress=False)
+
+
+def test_ctrl_c_ends_the_other_process_too(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnx")
+    monkeypatch.setenv("SLOW", "3")
+    jobs.project(inside, "onnx", tuning={"isolate": True})
+    process = jobs.start(inside, "tune", "conf.yaml", "--workspace", "ws", "--quiet")
+    deadline = time.monotonic() + 100
+    while "begun" not in {record["event"] for record in jobs.journal(inside / "ws")}:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert not children(process.pid)
+
+
+def children(parent: int | None = None) -> list[int]:
+    """Processes that are still there of those that this one, or ``parent``, has started to try plans in."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes()
+            owner = int((path.parent / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        if b"octune.isolated" in words and owner == (os.getpid() if parent is None else parent):
+            found.append(int(path.parent.name))
+    return found
