@@ -19,6 +19,7 @@ from octune.evaluation.metrics import Metric, MetricFunction, get_metric
 from octune.importing import resolve
 from octune.tasks import glue_metric, load_task
 from octune.tasks.glue import plain_name
+from octune.tasks.load import OF_IMAGES
 
 if TYPE_CHECKING:
     from octune.config import Config
@@ -167,9 +168,12 @@ def _data(
             "say train."
         )
     split = source.split if role == "evaluation" else None
-    key = (source.task, str(source.folder), source.max_length, split, source.tokenizer)
+    key = (source.task, str(source.folder), source.max_length, split, source.tokenizer, source.size)
     if key not in tasks:
-        tokenizer = source.tokenizer or _tokenizer_folder(model_source, role)
+        of_images = plain_name(source.task) in OF_IMAGES
+        tokenizer = source.tokenizer or (
+            _processor_folder(model_source) if of_images else _tokenizer_folder(model_source, role)
+        )
         tasks[key] = load_task(
             source.task,
             source.folder,
@@ -180,6 +184,7 @@ def _data(
             label2id=getattr(getattr(materials.model, "config", None), "label2id", None),
             calibration_batch_size=config.calibration.batch_size,
             evaluation_batch_size=config.evaluation.batch_size,
+            size=source.size,
         )
     task = tasks[key]
     if role == "calibration":
@@ -187,6 +192,11 @@ def _data(
     if materials.metric is None and config.evaluation.metric is None and wants_metric:
         materials.metric = task.metric
     return task.evaluation
+
+
+def _processor_folder(model_source: str | None) -> str | None:
+    """The folder that may say how images are prepared."""
+    return model_source if model_source is not None and Path(model_source).is_dir() else None
 
 
 def _tokenizer_folder(model_source: str | None, role: str) -> str:

@@ -39,7 +39,7 @@ def test_a_folder_may_hold_the_tokenizer(sst2: Path, tokenizer: Any, tmp_path: P
 def test_unknown_names(tmp_path: Path, tokenizer: Any) -> None:
     with pytest.raises(ConfigError, match=r"Unknown task 'mrpcc'. Did you mean 'mrpc'\?"):
         load_task("mrpcc", tmp_path, tokenizer=tokenizer)
-    with pytest.raises(ConfigError, match=r"Unknown task 'xyzzy'. Expected one of: cola, mnli"):
+    with pytest.raises(ConfigError, match=r"Unknown task 'xyzzy'. Expected one of: cola, detection, mnli"):
         load_task("xyzzy", tmp_path, tokenizer=tokenizer)
     with pytest.raises(ConfigError, match="Unknown"):
         load_task("sst5", tmp_path, tokenizer=tokenizer)

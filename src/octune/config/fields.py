@@ -161,6 +161,15 @@ def counts(value: Any) -> tuple[int, ...]:
     return tuple(item for item in found if item is not None)
 
 
+def size(value: Any) -> tuple[int, int]:
+    """Height and width of images; one number is both."""
+    found = [_whole(item) for item in _listed(value)]
+    if len(found) not in (1, 2) or any(item is None or item < 1 for item in found):
+        raise expected("a whole number >= 1, or two of them: [height, width]")
+    height, width = (found[0], found[-1])
+    return height or 0, width or 0
+
+
 def one_of(
     value: Any, *, choices: tuple[str, ...], aliases: Mapping[str, str] | None = None, why: str = ""
 ) -> str:
@@ -334,6 +343,18 @@ Counts = Annotated[
                 {"type": "integer", "minimum": 1},
                 {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 1},
                 {"type": "string"},
+            ]
+        },
+    ),
+]
+Size = Annotated[
+    tuple[int, int],
+    *_as(
+        size,
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1},
+                {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 2, "maxItems": 2},
             ]
         },
     ),

@@ -78,6 +78,11 @@ class DataSource(Section):
     tokenizer: Text | None = Field(
         None, description="Folder or hub name of the task's tokenizer. The model's own if left out."
     )
+    size: kinds.Size | None = Field(
+        None,
+        description="Height and width of images for a task of images: [480, 640], or one number for both. "
+        "The model's own if left out.",
+    )
     factory: Reference | None = Field(
         None, description="'package.module:factory': a function without arguments that returns the data."
     )
@@ -123,7 +128,7 @@ class DataSource(Section):
             raise conflict("has a 'task' but no 'folder' that holds its files. Add 'folder'.")
         lost = [
             name
-            for name in ("folder", "split", "max_length", "tokenizer")
+            for name in ("folder", "split", "max_length", "tokenizer", "size")
             if self.task is None and getattr(self, name) is not None
         ]
         if self.part is not None and self.arrays is None:

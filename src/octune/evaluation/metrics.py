@@ -360,6 +360,7 @@ def _by_name() -> dict[str, tuple[str, Callable[..., Metric]]]:
     """Plain name -> (name to show, what builds it)."""
     from octune.evaluation.agreement import Agreement  # both build on this module
     from octune.evaluation.entity_metric import EntityF1
+    from octune.evaluation.segmentation_metric import MeanIoU
     from octune.evaluation.squad_metric import ExactMatch, SquadF1
 
     correlation = partial(_Regression, higher_is_better=True, constant=False)
@@ -379,6 +380,7 @@ def _by_name() -> dict[str, tuple[str, Callable[..., Metric]]]:
         "squad_f1": (SquadF1, ("squad",)),
         "exact_match": (ExactMatch, ("em",)),
         "entity_f1": (EntityF1, ("seqeval",)),
+        "mean_iou": (MeanIoU, ("miou",)),
         "agreement": (Agreement, ()),
     }
     return {

@@ -14,7 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,7 @@ class TaskOptions:
     calibration_samples: int | None = None
     label2id: Mapping[str, int] | None = None
     calibrates: bool = True
+    size: tuple[int, int] | None = None  # height and width of images
 
     def __post_init__(self) -> None:
         for name in ("max_length", "calibration_batch_size", "evaluation_batch_size", "calibration_samples"):
@@ -143,12 +144,24 @@ class TokenBatches(ABC):
         return (self[index] for index in range(len(self)))
 
 
+class Walk(Protocol):
+    """Batches of ``(inputs, labels)`` by number, and what people know the items of one by."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Any: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def about(self, index: int) -> Sequence[Mapping[str, Any]]: ...
+
+
 @dataclass(frozen=True)
 class TaskData:
     """All that tuning needs besides the model; ``calibration`` and ``evaluation`` never share a row."""
 
-    calibration: TokenBatches
-    evaluation: TokenBatches
+    calibration: Walk
+    evaluation: Walk
     metric: Metric
     description: str
 

@@ -12,20 +12,23 @@ from typing import Any
 
 from octune.errors import ConfigError, MissingDependency, alike
 from octune.tasks.batches import TaskData, TaskOptions
+from octune.tasks.detection import load_detection
 from octune.tasks.embeddings import load_retrieval, load_sts
 from octune.tasks.glue import GLUE, load_glue, plain_name
 from octune.tasks.ner import load_ner
+from octune.tasks.segmentation import load_segmentation
 from octune.tasks.squad import SQUAD, load_squad
 
-__all__ = ["check_task", "load_task", "task_names"]
+__all__ = ["OF_IMAGES", "check_task", "load_task", "task_names"]
 
 # Tasks that are one data layout, and not one data set.
 OTHERS = {"ner": load_ner, "sts": load_sts, "retrieval": load_retrieval}
+OF_IMAGES = {"segmentation": load_segmentation, "detection": load_detection}
 
 
 def task_names() -> list[str]:
     """The names of all tasks; other spellings ("SST-2", "squad_v2.0") are understood too."""
-    return sorted([*GLUE, "squad", "squad_v2", *OTHERS])
+    return sorted([*GLUE, "squad", "squad_v2", *OTHERS, *OF_IMAGES])
 
 
 def load_task(
@@ -40,6 +43,7 @@ def load_task(
     calibration_samples: int | None = None,
     label2id: Mapping[str, int] | None = None,
     calibrates: bool = True,
+    size: tuple[int, int] | None = None,
 ) -> TaskData:
     """Read a task from its files.
 
@@ -51,7 +55,8 @@ def load_task(
     ``split`` names the files to evaluate on, the development ones if left out; calibration takes at most
     ``calibration_samples`` random rows of the training files. ``label2id`` is a model's own numbering of the
     labels, ``model.config.label2id``. With ``calibrates=False`` the training files are not read, and need not
-    be there.
+    be there. For tasks of images, ``tokenizer`` is the folder of the model's processor, or None, and ``size``
+    the height and width that images are brought to.
     """
     options = TaskOptions(
         max_length,
@@ -61,9 +66,13 @@ def load_task(
         calibration_samples,
         label2id,
         calibrates,
+        size,
     )
     check_task(name)
     key = plain_name(name)
+    if key in OF_IMAGES:
+        processor = None if tokenizer is None else Path(str(tokenizer))
+        return OF_IMAGES[key](folder, processor=processor, options=options)
     if key in OTHERS:
         return OTHERS[key](folder, tokenizer=_tokenizer(tokenizer), options=options)
     load = load_squad if key in SQUAD else load_glue
@@ -73,9 +82,9 @@ def load_task(
 def check_task(name: str) -> None:
     """Raise if there is no task of that name, and suggest the nearest one."""
     key = plain_name(name)
-    if key in SQUAD or key in GLUE or key in OTHERS or key.startswith(("mnli", "sst")):
+    if key in SQUAD or key in GLUE or key in OTHERS or key in OF_IMAGES or key.startswith(("mnli", "sst")):
         return
-    near = alike(key, [*GLUE, *SQUAD, *OTHERS], cutoff=0.5)
+    near = alike(key, [*GLUE, *SQUAD, *OTHERS, *OF_IMAGES], cutoff=0.5)
     raise ConfigError(
         f"Unknown task {name!r}. {f'Did you mean {near[0]!r}? ' if near else ''}Expected one of: "
         f"{', '.join(task_names())}."
