@@ -215,4 +215,4 @@ def test_a_model_of_images_is_tuned_from_two_folders(
     report = json.loads(done.stdout)
     assert report["baseline"]["score"]["n"] == report["trials"][0]["score"]["n"] == 12
     assert report["trials"][0]["score"]["low"] <= report["trials"][0]["score"]["value"]
-    assert report["coverage"]["int8"] > 0
+    assert report["coverage"]["multiply_adds"] > 0
