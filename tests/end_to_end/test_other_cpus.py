@@ -54,14 +54,23 @@ def test_backends_keep_the_contract_on_older_kernels(backend: str) -> None:
     run(f"tests/backends/{backend}/test_contract.py", ONEDNN_MAX_CPU_ISA="AVX2")
 
 
-def test_no_sum_overflows_in_onnx_runtime_on_an_emulated_cpu() -> None:
+@pytest.mark.parametrize(
+    "tests",
+    [
+        (
+            "tests/backends/onnx/test_saturation.py::TestOnnxRuntime",
+            "tests/backends/onnx/test_saturation.py::test_products_of_two_activations_do_not_overflow",
+        ),
+        ("tests/backends/torch/test_saturation.py::TestRecurrent",),
+    ],
+    ids=["ONNX Runtime", "PyTorch, recurrent layers"],
+)
+def test_no_sum_overflows_on_an_emulated_cpu(tests: tuple[str, ...]) -> None:
+    """In kernels that look at the CPU themselves, and cannot be told to be older ones."""
     if shutil.which(EMULATOR) is None:
-        pytest.skip(
-            f"needs {EMULATOR} (Debian's qemu-user): ONNX Runtime cannot be told to use older kernels"
-        )
+        pytest.skip(f"needs {EMULATOR} (Debian's qemu-user) to look like another CPU")
     run(
-        "tests/backends/onnx/test_saturation.py::TestOnnxRuntime",
-        "tests/backends/onnx/test_saturation.py::test_products_of_two_activations_do_not_overflow",
+        *tests,
         command=(EMULATOR, "-cpu", "EPYC-Milan"),
         ONEDNN_MAX_CPU_ISA="AVX2",
         OCTUNE_EMULATED_CPU="1",

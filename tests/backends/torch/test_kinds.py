@@ -11,14 +11,18 @@ from transformers.pytorch_utils import Conv1D
 
 from octune.backends.torch.hooks import hooks
 from octune.backends.torch.kinds import (
+    GRU,
     KINDS,
     LAYERS,
+    LSTM,
+    Cell,
     Conv1d,
     Conv2d,
     Conv3d,
     Embedding,
     Kind,
     Linear,
+    PlainRNN,
     TransposedLinear,
     kind_of,
 )
@@ -42,6 +46,8 @@ def test_saved_models_find_their_layers_under_these_names() -> None:
         "int8_conv2d",
         "int8_conv3d",
         "int8_embedding",
+        "int8_lstm",
+        "int8_gru",
         "bf16_linear",
         "bf16_conv1d",
         "bf16_conv2d",
@@ -54,6 +60,8 @@ def test_saved_models_find_their_layers_under_these_names() -> None:
         "int8_conv1d",
         "int8_conv2d",
         "int8_conv3d",
+        "int8_lstm",
+        "int8_gru",
     }
 
 
@@ -66,6 +74,10 @@ def test_saved_models_find_their_layers_under_these_names() -> None:
         (nn.Conv2d(2, 2, 1), Conv2d),
         (nn.Conv3d(2, 2, 1), Conv3d),
         (nn.Embedding(2, 2), Embedding),
+        (nn.LSTM(2, 2), LSTM),
+        (nn.GRU(2, 2), GRU),
+        (nn.RNN(2, 2), PlainRNN),
+        (nn.GRUCell(2, 2), Cell),
         (nn.LayerNorm(2), type(None)),
     ],
 )

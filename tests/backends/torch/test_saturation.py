@@ -2,12 +2,61 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from octune.plan import Scheme
 from tests.backends.saturation import CONV, CONV_OF_OTHER_RANKS, LINEAR, Array, ExactSums, Shape
+
+
+class Gate(nn.Module):
+    """An LSTM that takes one step, and the sums that its output was made of: all gates but one are half open,
+    and the sums are small enough for the two tangents to be undone.
+    """
+
+    def __init__(self, weight: Array) -> None:
+        super().__init__()
+        outputs, inputs = weight.shape
+        self.lstm = nn.LSTM(inputs, outputs, batch_first=True)
+        for parameter in self.lstm.parameters():
+            parameter.data.zero_()
+        largest = 255 * np.abs(weight).sum(axis=1, keepdims=True)
+        reach = np.exp2(np.ceil(np.log2(np.maximum(largest, 1e-30))) + 1)  # such divisions are exact
+        self.lstm.weight_ih_l0.data[2 * outputs : 3 * outputs] = torch.from_numpy(weight / reach)
+        self.register_buffer("reach", torch.from_numpy(reach[:, 0]).double())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.lstm(x.unsqueeze(1))[0].squeeze(1).double()
+        return torch.atanh(2 * torch.atanh(2 * hidden)) * self.get_buffer("reach")
+
+
+class TestRecurrent(ExactSums):
+    schemes = (Scheme.int8("dynamic"),)
+
+    @pytest.fixture(params=LINEAR, ids=str)
+    def shape(self, request: pytest.FixtureRequest) -> Shape:
+        return request.param
+
+    def build(self, shape: Shape, weight: Array) -> nn.Module:
+        return Gate(weight)
+
+    def batch(self, x: Array) -> torch.Tensor:
+        return torch.from_numpy(x)
+
+    def errors(self, *args: Any, **kwargs: Any) -> list[float]:
+        # the tangents round a few times more
+        return [error / 8 for error in super().errors(*args, **kwargs)]
+
+    def exact_anyway(self) -> bool:
+        # Its kernels look for themselves, whatever oneDNN is told. An emulator shows them another CPU than
+        # the file does.
+        return "vnni" in Path("/proc/cpuinfo").read_text() and "OCTUNE_EMULATED_CPU" not in os.environ
 
 
 class TestTorch(ExactSums):

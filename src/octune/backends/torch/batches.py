@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence
 
 from octune.backends.batches import LABELS, Inputs, Reading, Splitter, find_mask
 from octune.errors import DataError
@@ -72,7 +73,8 @@ def in_float32(tensor: torch.Tensor) -> torch.Tensor:
 
 def the_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor:
     """The one input of a module, however it was passed."""
-    tensor: torch.Tensor = args[0] if args else next(iter(kwargs.values()))
+    given = args[0] if args else next(iter(kwargs.values()))
+    tensor: torch.Tensor = given.data if isinstance(given, PackedSequence) else given
     return tensor
 
 

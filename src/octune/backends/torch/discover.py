@@ -48,24 +48,22 @@ def discover(model: nn.Module) -> list[Found]:
         kind = kind_of(module)
         if kind is None or is_taken(module):
             continue
-        weight = module._parameters.get("weight")
-        obstacle = (
-            kind.obstacle if weight is not None else "its weight is computed (a parametrization), not stored"
-        )
+        weights = kind.weights
+        obstacle = kind.obstacle if weights else "its weight is computed (a parametrization), not stored"
         if obstacle:
             schemes: tuple[Scheme, ...] = (Scheme.fp32(),)
             notes = [obstacle]
         else:
             schemes = tuple(scheme for scheme in kind.schemes() if machine.runs(scheme.dtype))
             others = places[id(module)][1:]
-            tied = [owner for owner in owners.get(id(weight), []) if owner != name]
+            tied = [owner for weight in weights for owner in owners.get(id(weight), []) if owner != name]
             notes = [f"shared: also used as {', '.join(others)}"] if others else []
             notes += [f"its weight is tied to {', '.join(tied)}; quantizing unties them"] if tied else []
         op = Op(
             functions.get(name, name),
             kind.name,
             schemes,
-            0 if weight is None else weight.numel(),
+            sum(weight.numel() for weight in weights),
             signature=f"{type(module).__name__}({module.extra_repr()})",
             note="; ".join(notes),
         )

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from octune.backends.batches import Inputs
-from octune.backends.torch.batches import the_input
 from octune.backends.torch.hooks import hooks
 from octune.backends.torch.layers import Layer
 from octune.harm import output_spread
@@ -66,10 +66,14 @@ def _gradients(
     outputs: dict[str, list[torch.Tensor]] = {name: [] for name in modules}
 
     def keep(name: str) -> Any:
-        def hook(module: nn.Module, args: Any, output: torch.Tensor) -> torch.Tensor:
+        def keep_one(output: torch.Tensor) -> torch.Tensor:
             kept = output if output.requires_grad else output.detach().requires_grad_()
             outputs[name].append(kept)
             return kept.clone()  # what follows may write into it
+
+        def hook(module: nn.Module, args: Any, output: Any) -> Any:
+            _parts(output)  # or none of it could be seen
+            return tree_map_only(torch.Tensor, keep_one, output)
 
         return hook
 
@@ -107,16 +111,22 @@ def _errors(
     visits: dict[str, int] = dict.fromkeys(modules, 0)
 
     def compare(name: str) -> Any:
-        def hook(module: nn.Module, args: Any, kwargs: Any, output: torch.Tensor) -> None:
-            x = the_input(args, kwargs)
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            wanted = _parts(output)
             # Per sample where the first dimension is the batch, else in one sum: v is independent over
             # samples.
-            rows = output.shape[0] if output.shape[0] == call.batch_size else 1
-            weights = torch.stack([draw[name][visits[name]].reshape(rows, -1) for draw in gradients], dim=1)
-            visits[name] += 1
+            rows = call.batch_size if all(len(part) == call.batch_size for part in wanted) else 1
+
+            def by_row(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+                return torch.cat([tensor.reshape(rows, -1) for tensor in tensors], dim=1)
+
+            first = visits[name]
+            visits[name] += len(wanted)
+            weights = torch.stack([by_row(draw[name][first : visits[name]]) for draw in gradients], dim=1)
             for scheme in candidates[name]:
-                error = make(name, scheme)(x) - output
-                parts = torch.bmm(weights, error.reshape(rows, -1, 1))
+                got = _parts(make(name, scheme)(*args, **kwargs))
+                errors = by_row([one - other for one, other in zip(got, wanted, strict=True)])
+                parts = torch.bmm(weights, errors.unsqueeze(-1))
                 known = sums.get((name, scheme))
                 sums[name, scheme] = parts if known is None else known + parts
 
@@ -128,6 +138,14 @@ def _errors(
     with hooks(handles), torch.no_grad():
         call(model)
     return {key: float(value.square().sum()) / DRAWS for key, value in sums.items()}
+
+
+def _parts(output: Any) -> list[torch.Tensor]:
+    """The tensors that a module returns: one, or that of an LSTM and its last states."""
+    leaves = [leaf for leaf in tree_leaves(output) if leaf is not None]
+    if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
+        raise RuntimeError("a module returns something else than tensors")
+    return leaves
 
 
 def _floats(outputs: Any) -> list[torch.Tensor]:

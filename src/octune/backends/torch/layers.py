@@ -12,6 +12,7 @@ weights are made from them when they are first needed, so a layer can be copied,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -21,13 +22,26 @@ from torch import nn
 from octune.backends.torch.quantize import grid
 from octune.int8 import Int8Weight, limited_again
 
-__all__ = ["Bf16Layer", "Int8Layer", "Layer", "onednn", "stored"]
+__all__ = ["Bf16Layer", "Int8Layer", "Layer", "limit_again", "onednn", "stored"]
 
 # Any: the operators of this namespace are made at run time, so nothing is known about their types.
 onednn: Any = torch.ops.onednn
 
 
 _NO_GRID = (torch.empty(0), 0.0)  # compiled code has the grid in its graph
+
+
+def limit_again(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The int8 weights among the tensors of a layer, and their scales, safe for a CPU that adds pairs of
+    products in 16 bits.
+    """
+    limited: dict[str, torch.Tensor] = {}
+    for name, values in tensors.items():
+        if name.endswith("_int8"):
+            scale = f"{name.removesuffix('_int8')}_scale"
+            made = limited_again(Int8Weight(values.numpy(), tensors[scale].numpy()))
+            limited |= {name: torch.from_numpy(made.values), scale: torch.from_numpy(made.scales)}
+    return limited
 
 
 class Layer(nn.Module):
@@ -47,6 +61,10 @@ class Layer(nn.Module):
             self.register_buffer(name, tensor.detach().clone().contiguous() if tensor is not None else None)
         self._kernel = None
         return self
+
+    def limit_again(self) -> None:
+        """Make weights that use all 8 bits safe for a CPU that adds pairs of products in 16 bits."""
+        self.set_tensors(**limit_again(dict(self.named_buffers())))
 
     def _apply(self, fn: Any, recurse: bool = True) -> Layer:
         # .half(), .to(device) and the like have no meaning here: the kernels take exactly these types.
@@ -120,13 +138,6 @@ class Int8Layer(Layer):
         if not compiling:
             self._kernel = kernel
         return kernel
-
-    def limit_again(self) -> None:
-        """Make weights that use all 8 bits safe for a CPU that adds pairs of products in 16 bits."""
-        made = limited_again(Int8Weight(self.weight_int8.numpy(), self.weight_scale.numpy()))
-        self.set_tensors(
-            weight_int8=torch.from_numpy(made.values), weight_scale=torch.from_numpy(made.scales)
-        )
 
 
 class Bf16Layer(Layer):

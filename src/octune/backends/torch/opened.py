@@ -15,7 +15,7 @@ from octune.backends.opened import Array, Coverage, Opened, Port, Source, bytes_
 from octune.backends.torch.batches import Trying, named_outputs
 from octune.backends.torch.compiled import CompiledModel
 from octune.backends.torch.kinds import TransposedLinear
-from octune.backends.torch.layers import Int8Layer, Layer
+from octune.backends.torch.layers import Layer
 from octune.backends.torch.portable import ProgramModel
 from octune.backends.torch.signature import signature
 from octune.backends.torch.storage import WEIGHTS, weight_bytes
@@ -92,7 +92,7 @@ def _coverage(model: nn.Module) -> Coverage | None:
 def _in_int8(module: nn.Module) -> bool | None:
     """Whether a module multiplies in int8; None for one that does not multiply by weights."""
     if isinstance(module, Layer):
-        return isinstance(module, Int8Layer) if module.kind.rpartition("_")[2] != "embedding" else None
+        return module.multiplies_int8 if module.kind.rpartition("_")[2] != "embedding" else None
     if type(module).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")):
         name = type(module).__name__
         return True if name.startswith(("Linear", "Conv")) and not name.endswith("PackedParams") else None
@@ -100,7 +100,9 @@ def _in_int8(module: nn.Module) -> bool | None:
     if isinstance(module, nn.Linear) and type(weight).__module__.startswith("torchao"):
         # Without a way to quantize its input, an int8 weight is turned into floats first.
         return "Int8" in type(weight).__name__ and getattr(weight, "act_quant_kwargs", None) is not None
-    if isinstance(module, nn.Linear | nn.modules.conv._ConvNd) or TransposedLinear.recognises(module):
+    if isinstance(module, nn.Linear | nn.modules.conv._ConvNd | nn.RNNBase) or TransposedLinear.recognises(
+        module
+    ):
         return False
     return None
 
@@ -108,7 +110,7 @@ def _in_int8(module: nn.Module) -> bool | None:
 def _called_in_int8(node: Node) -> bool | None:
     """The same for a call in a program."""
     space, _, name = str(node.target).partition(".")
-    if name.startswith(("linear", "conv", "addmm", "qlinear", "qconv")):
+    if name.startswith(("linear", "conv", "addmm", "lstm", "gru", "qlinear", "qconv", "recurrent")):
         # Packing a weight is not multiplying by it.
-        return None if "prepack" in name else space in ("onednn", "quantized")
+        return None if "prepack" in name else space in ("octune", "onednn", "quantized")
     return None

@@ -23,10 +23,11 @@ from torch import nn
 
 from octune.backends.batches import Inputs
 from octune.backends.torch.compiled import Signature, export
+from octune.backends.torch.layers import limit_again
 from octune.backends.torch.lowering import fill_empty_arguments, fold_packing, quantize_as_layers_do
 from octune.backends.torch.quantize import to_uint8
+from octune.backends.torch.recurrence import rename_recurrences
 from octune.errors import ArtifactError, summary
-from octune.int8 import Int8Weight, limited_again
 
 __all__ = ["ProgramModel", "export_program", "import_types", "load_program"]
 
@@ -116,9 +117,9 @@ class ProgramModel(nn.Module):
         return self
 
 
-def load_program(path: Path, told: Mapping[str, Any], limit_again: Collection[str] = ()) -> ProgramModel:
-    """The saved int8 graph as a module; weights are packed for the kernels once, here, those of some layers
-    made smaller before.
+def load_program(path: Path, told: Mapping[str, Any], again: Collection[str] = ()) -> ProgramModel:
+    """The saved int8 graph as a module; weights are packed for the kernels once, here, those of the layers in
+    ``again`` limited before.
     """
     import_types(told["imports"])
     try:
@@ -129,11 +130,16 @@ def load_program(path: Path, told: Mapping[str, Any], limit_again: Collection[st
             f"{path} cannot be read by torch {torch.__version__}: {summary(error)}. Load it with the torch "
             "that wrote it (see octune.json), or with its class: octune.load(folder, factory=...)."
         ) from error
-    for name in limit_again:
-        values, scale = (program.state_dict[f"{name}.{part}"] for part in ("weight_int8", "weight_scale"))
-        made = limited_again(Int8Weight(values.numpy(), scale.numpy()))
-        values.copy_(torch.from_numpy(made.values))
-        scale.copy_(torch.from_numpy(made.scales))
+    for name in again:
+        tensors = {
+            key.removeprefix(f"{name}."): tensor
+            for key, tensor in program.state_dict.items()
+            if key.startswith(f"{name}.")
+        }
+        for part, tensor in limit_again(tensors).items():
+            tensors[part].copy_(tensor)
+    if again:
+        rename_recurrences(program.graph)
     module = program.module()
     fold_packing(module)
     quantize_as_layers_do(module, to_uint8)

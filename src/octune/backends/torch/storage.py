@@ -24,7 +24,7 @@ from octune.backends.torch.compiled import CompiledModel, Signature, load_compil
 from octune.backends.torch.copying import replace_module
 from octune.backends.torch.functions.install import describe, rebuild
 from octune.backends.torch.kinds import LAYERS
-from octune.backends.torch.layers import Int8Layer, Layer
+from octune.backends.torch.layers import Layer
 from octune.backends.torch.portable import export_program, import_types, load_program
 from octune.errors import ArtifactError, UnsupportedError, summary
 from octune.importing import resolve
@@ -217,7 +217,7 @@ def load(
     if program is None:
         raise reason
     multiplied = [name for name, layer in metadata["layers"].items() if LAYERS[layer["kind"]].multiplies_int8]
-    return load_program(folder / PROGRAM, program, limit_again=multiplied if limit_again else ())
+    return load_program(folder / PROGRAM, program, again=multiplied if limit_again else ())
 
 
 def _rebuilt(
@@ -225,7 +225,7 @@ def _rebuilt(
 ) -> nn.Module:
     model = _restore(build(), folder, metadata)
     for module in model.modules() if limit_again else ():
-        if isinstance(module, Int8Layer) and module.multiplies_int8:
+        if isinstance(module, Layer) and module.multiplies_int8:
             module.limit_again()
     return model
 

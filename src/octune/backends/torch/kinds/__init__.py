@@ -13,6 +13,7 @@ from octune.backends.torch.kinds.base import Kind
 from octune.backends.torch.kinds.conv import Conv1d, Conv2d, Conv3d
 from octune.backends.torch.kinds.embedding import Embedding
 from octune.backends.torch.kinds.linear import Linear, TransposedLinear
+from octune.backends.torch.kinds.recurrent import GRU, LSTM, Cell, PlainRNN
 from octune.backends.torch.layers import Layer
 
 __all__ = [
@@ -21,14 +22,29 @@ __all__ = [
     "Conv1d",
     "Conv2d",
     "Conv3d",
+    "Cell",
     "Embedding",
+    "GRU",
     "Kind",
+    "LSTM",
     "Linear",
+    "PlainRNN",
     "TransposedLinear",
     "kind_of",
 ]
 
-KINDS: tuple[type[Kind], ...] = (Linear, TransposedLinear, Conv1d, Conv2d, Conv3d, Embedding)
+KINDS: tuple[type[Kind], ...] = (
+    Linear,
+    TransposedLinear,
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    Embedding,
+    LSTM,
+    GRU,
+    PlainRNN,
+    Cell,
+)
 # By the names that saved models know them by.
 LAYERS: dict[str, type[Layer]] = {layer.kind: layer for kind in KINDS for layer in kind.layers.values()}
 

@@ -56,7 +56,7 @@ class Kind:
                 if mode in cls.layers
                 for scheme in (Scheme.int8(mode), Scheme.int8(mode, granularity="per_tensor"))
             ),
-            Scheme.bf16(),
+            *((Scheme.bf16(),) if "bf16" in cls.layers else ()),
             Scheme.fp32(),
         )
 
@@ -65,6 +65,12 @@ class Kind:
         """Why this module cannot be quantized, or an empty string."""
         overridden = type(self.module).forward is not self.plain.forward
         return f"{type(self.module).__name__} computes something of its own" if overridden else ""
+
+    @property
+    def weights(self) -> list[nn.Parameter]:
+        """The parameters that it multiplies by, or looks up; none if they are computed, not stored."""
+        weight = self.module._parameters.get("weight")
+        return [] if weight is None else [weight]
 
     @property
     def weight(self) -> torch.Tensor:

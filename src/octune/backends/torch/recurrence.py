@@ -1,0 +1,171 @@
+"""Recurrent layers in int8: all time steps, layers and directions in one call.
+
+    output, hidden, cell = torch.ops.octune.recurrent(x, state, weights, None, "lstm", False, True, key)
+
+PyTorch's dynamic kernels multiply the inputs of all time steps at once, and the hidden state of each by int8
+weights that stay in the cache of the CPU, where float weights often do not fit. Activations become uint8 with
+a range of their own at every step. The kernels take weights as packed objects, which no exported program can
+hold; so in programs a layer is this op, which takes plain tensors and packs those of a ``key`` once.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph
+
+__all__ = ["PER_DIRECTION", "finite", "pack", "rename_recurrences", "run", "run_in_float"]
+
+# The tensors of one direction of one layer: int8 weights and their scales, of the input and of the hidden
+# state, and two biases.
+PER_DIRECTION = 6
+_KEPT = 64  # packed layers of programs; those that were not called for longest are packed again
+
+_packed: OrderedDict[str, list[Any]] = OrderedDict()
+_quantized: Any = torch.ops.quantized
+aten: Any = torch.ops.aten
+
+
+def pack(weights: Sequence[torch.Tensor]) -> list[Any]:
+    """The weights of every layer and direction as the kernels want them."""
+    return [
+        _parameters(*weights[start : start + PER_DIRECTION])
+        for start in range(0, len(weights), PER_DIRECTION)
+    ]
+
+
+def rename_recurrences(graph: Graph) -> None:
+    """After the weights in a program were limited: other keys for other weights."""
+    for node in graph.nodes:
+        if node.op == "call_function" and node.target is torch.ops.octune.recurrent.default:
+            node.args = (*node.args[:-1], f"{node.args[-1]} limited")
+
+
+def _parameters(
+    w_ih: torch.Tensor,
+    scale_ih: torch.Tensor,
+    w_hh: torch.Tensor,
+    scale_hh: torch.Tensor,
+    b_ih: torch.Tensor,
+    b_hh: torch.Tensor,
+) -> Any:
+    engine = torch.backends.quantized.engine
+    torch.backends.quantized.engine = "fbgemm"  # what packs decides what multiplies
+    try:
+        with warnings.catch_warnings():  # of releases to come, in which quantized tensors are gone
+            warnings.filterwarnings("ignore", message="torch.quantize_per_tensor")
+            packed = [
+                _quantized.linear_prepack(
+                    torch._make_per_channel_quantized_tensor(
+                        values, scales.double(), torch.zeros(len(scales), dtype=torch.long), 0
+                    ),
+                    bias,
+                )
+                for values, scales, bias in ((w_ih, scale_ih, b_ih), (w_hh, scale_hh, b_hh))
+            ]
+    finally:
+        torch.backends.quantized.engine = engine
+    return _quantized.make_quantized_cell_params_dynamic(*packed, b_ih, b_hh, False)
+
+
+def run(
+    x: torch.Tensor,
+    state: Sequence[torch.Tensor],
+    packed: Sequence[Any],
+    batch_sizes: torch.Tensor | None,
+    cell: str,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[torch.Tensor, ...]:
+    """Output and last states. With ``batch_sizes``, x is the data of a packed sequence."""
+    kernel = aten.quantized_lstm if cell == "lstm" else aten.quantized_gru
+    start: Any = list(state) if cell == "lstm" else state[0]
+    tail: list[Any] = [packed, True, len(packed) // (1 + bidirectional), 0.0, False, bidirectional]
+    types = {"dtype": torch.qint8, "use_dynamic": True} if cell == "lstm" else {}
+    x = x.contiguous()
+    made: tuple[torch.Tensor, ...] = (
+        kernel.input(x, start, *tail, batch_first, **types)
+        if batch_sizes is None
+        else kernel.data(x, batch_sizes, start, *tail, **types)
+    )
+    return made
+
+
+def finite(*tensors: torch.Tensor) -> bool:
+    """Whether the kernels can be given these: they take NaN for any number, and refuse infinity."""
+    return all(
+        tensor.numel() == 0 or bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all())
+        for tensor in tensors
+    )
+
+
+def run_in_float(
+    x: torch.Tensor,
+    state: Sequence[torch.Tensor],
+    weights: Sequence[torch.Tensor],
+    batch_sizes: torch.Tensor | None,
+    cell: str,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[torch.Tensor, ...]:
+    """What float gives with the weights that the int8 ones stand for."""
+    floats: list[torch.Tensor] = []
+    for start in range(0, len(weights), PER_DIRECTION):
+        w_ih, scale_ih, w_hh, scale_hh, *biases = weights[start : start + PER_DIRECTION]
+        floats += [w_ih * scale_ih.unsqueeze(1), w_hh * scale_hh.unsqueeze(1), *biases]
+    kernel = aten.lstm if cell == "lstm" else aten.gru
+    begin: Any = list(state) if cell == "lstm" else state[0]
+    tail = (floats, True, len(floats) // 4 // (1 + bidirectional), 0.0, False, bidirectional)
+    made: tuple[torch.Tensor, ...] = (
+        kernel.input(x, begin, *tail, batch_first)
+        if batch_sizes is None
+        else kernel.data(x, batch_sizes, begin, *tail)
+    )
+    return made
+
+
+@torch.library.custom_op("octune::recurrent", mutates_args=())
+def _recurrent(
+    x: torch.Tensor,
+    state: Sequence[torch.Tensor],
+    weights: Sequence[torch.Tensor],
+    cell: str,
+    bidirectional: bool,
+    batch_first: bool,
+    key: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """``key`` stands for the contents of ``weights``: equal keys, equal weights. A GRU has no cell state; an
+    empty tensor is in its place.
+    """
+    how = (None, cell, bidirectional, batch_first)
+    if finite(x, *state):
+        packed = _packed.pop(key, None) or pack(weights)
+        _packed[key] = packed
+        while len(_packed) > _KEPT:
+            _packed.popitem(last=False)
+        parts = run(x, state, packed, *how)
+    else:
+        parts = run_in_float(x, state, weights, *how)
+    # Compiled code reads memory in the order that it was told of below.
+    made = [part.contiguous() for part in parts]
+    return made[0], made[1], made[2] if cell == "lstm" else x.new_empty(0)
+
+
+@_recurrent.register_fake
+def _shapes(
+    x: torch.Tensor,
+    state: Sequence[torch.Tensor],
+    weights: Sequence[torch.Tensor],
+    cell: str,
+    bidirectional: bool,
+    batch_first: bool,
+    key: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    hidden = state[0]
+    output = x.new_empty(*x.shape[:-1], hidden.shape[-1] * (1 + bidirectional))
+    other = state[1].shape if cell == "lstm" else (0,)
+    return output, x.new_empty(hidden.shape), x.new_empty(other)

@@ -1,0 +1,248 @@
+"""LSTMs and GRUs in int8: the contract, all ways of calling, compiled, saved; and what is only listed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.utils._pytree import tree_leaves
+
+from octune.backends import Settings
+from octune.backends.torch import TorchBackend
+from octune.backends.torch.compiled import compile_model
+from octune.backends.torch.kinds import GRU, LSTM, Kind
+from octune.int8 import Limit
+from octune.machine import probe_machine
+from octune.plan import Plan, Scheme
+from tests.backends.contract import BackendContract, Subject, calibrated, int8_plan
+
+INT8 = Scheme.int8("dynamic")
+needs_compiler = pytest.mark.skipif(probe_machine().compiler is None, reason="needs a C++ compiler (g++)")
+
+
+class Tagger(nn.Module):
+    """A label for every token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(50, 24)
+        self.lstm = nn.LSTM(24, 32, 2, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(64, 5)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        self.lstm.flatten_parameters()
+        zeros = torch.zeros(2 * self.lstm.num_layers, ids.shape[0], self.lstm.hidden_size)
+        output, _ = self.lstm(self.embed(ids), (zeros, zeros))
+        return self.head(output)
+
+
+class Listener(nn.Module):
+    """What was heard, from the last state of a GRU that has the sequence first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(12, 48, bias=False)
+        self.head = nn.Linear(48, 10)
+
+    def forward(self, sound: torch.Tensor) -> torch.Tensor:
+        return self.head(self.gru(sound.transpose(0, 1))[1][-1])
+
+
+def tagger() -> Subject:
+    torch.manual_seed(0)
+    return Subject(Tagger().eval(), [(torch.randint(0, 50, (6, 11)), 0) for _ in range(2)], Tagger)
+
+
+def listener() -> Subject:
+    torch.manual_seed(0)
+    return Subject(Listener().eval(), [(torch.randn(6, 14, 12), 0) for _ in range(2)], Listener)
+
+
+class TestTagger(BackendContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def subject(cls) -> Subject:
+        return tagger()
+
+
+class TestListener(BackendContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def subject(cls) -> Subject:
+        return listener()
+
+
+@pytest.mark.parametrize(("subject", "name"), [(tagger, "lstm"), (listener, "gru")])
+def test_it_is_an_op_under_its_own_name_and_its_harm_is_seen_in_whatever_is_read(
+    subject: Any, name: str
+) -> None:
+    """The listener reads the last state alone, the second thing that a GRU returns."""
+    made = subject()
+    backend = TorchBackend(made.model, Settings())
+    ranges = calibrated(backend, made.batches)
+    (op,) = [op for op in backend.ops() if op.kind in ("lstm", "gru")]
+    assert op.name == name
+    assert op.parameters == sum(p.numel() for n, p in made.model.named_parameters() if f"{name}.weight" in n)
+    call = backend.split(made.batches[0])[0]
+    predicted = backend.harm({name: [INT8]}, ranges, [call])[name, INT8]
+    wanted, got = (
+        next(iter(backend.run(model, call).values()))
+        for model in (made.model, backend.apply(Plan({name: INT8}), ranges))
+    )
+    measured = ((got - wanted) ** 2).sum() / ((wanted - wanted.mean(axis=0)) ** 2).sum()
+    assert 0.1 * measured < predicted < 10 * measured
+
+
+def both(
+    module: nn.Module, granularity: Any = "per_channel", limit: Limit = Limit.PAIRS
+) -> tuple[nn.Module, nn.Module]:
+    kind: Kind = LSTM(module) if isinstance(module, nn.LSTM) else GRU(module)
+    return module, kind.layer(Scheme.int8("dynamic", granularity=granularity), None, limit=limit)
+
+
+def close(got: Any, wanted: Any) -> None:
+    for one, other in zip(tree_leaves(got), tree_leaves(wanted), strict=True):
+        assert one.shape == other.shape
+        assert (one - other).float().norm() < 0.03 * other.float().norm()
+
+
+@pytest.mark.parametrize("make", [nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_it_returns_what_float_returns(make: Any, batch_first: bool, bidirectional: bool, bias: bool) -> None:
+    torch.manual_seed(0)
+    module = make(20, 24, 2, batch_first=batch_first, bidirectional=bidirectional, bias=bias)
+    module, int8 = both(module.requires_grad_(False).eval())
+    x = torch.randn(7, 7, 20)
+    close(int8(x), module(x))
+    close(int8(x[0]), module(x[0]))  # one sequence, without a batch
+    state = torch.randn(4 if bidirectional else 2, 7, 24)
+    hx = (state, state.flip(0)) if make is nn.LSTM else state
+    close(int8(x, hx), module(x, hx))
+    close(int8(input=x, hx=hx), module(x, hx))
+
+
+@pytest.mark.parametrize("make", [nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("sorted_by_length", [True, False])
+def test_packed_sequences(make: Any, sorted_by_length: bool) -> None:
+    torch.manual_seed(0)
+    module, int8 = both(make(20, 24, bidirectional=True, batch_first=True).requires_grad_(False))
+    lengths = torch.tensor([9, 6, 2] if sorted_by_length else [2, 9, 6])
+    packed = pack_padded_sequence(
+        torch.randn(3, 9, 20), lengths, batch_first=True, enforce_sorted=sorted_by_length
+    )
+    (got, state), (wanted, other) = int8(packed), module(packed)
+    assert isinstance(got, PackedSequence)
+    close(pad_packed_sequence(got), pad_packed_sequence(wanted))
+    close(state, other)
+
+
+class Padded(nn.Module):
+    """Sequences of several lengths in one batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru, self.head = nn.GRU(8, 16, batch_first=True), nn.Linear(16, 3)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return self.head(pad_packed_sequence(self.gru(packed)[0], batch_first=True)[0])
+
+
+def test_a_model_that_packs_its_sequences_is_looked_at_and_quantized() -> None:
+    torch.manual_seed(0)
+    batch = {"x": torch.randn(4, 9, 8), "lengths": torch.tensor([3, 9, 5, 2])}
+    backend = TorchBackend(Padded().eval(), Settings())
+    ranges = calibrated(backend, [batch])
+    plan, call = int8_plan(backend, ranges), backend.split(batch)[0]
+    assert plan["gru"] == INT8
+    assert backend.harm({"gru": [INT8]}, ranges, [call])["gru", INT8] > 0
+    assert backend.alone(backend.ops()[0], INT8, ranges)() is not None
+    (wanted,), (got,) = (
+        backend.run(model, call).values() for model in (Padded().eval(), backend.apply(plan, ranges))
+    )
+    assert got.shape == wanted.shape
+
+
+@pytest.mark.parametrize("make", [nn.LSTM, nn.GRU])
+def test_nan_in_is_nan_out_for_the_sequence_that_has_it(make: Any) -> None:
+    torch.manual_seed(0)
+    module, int8 = both(make(8, 16, batch_first=True).requires_grad_(False))
+    x = torch.randn(2, 5, 8)
+    x[0, 2, 3] = float("nan")
+    got, wanted = int8(x)[0], module(x)[0]
+    assert torch.equal(got.isnan(), wanted.isnan())
+    assert 0 < got.isnan().sum() < got.numel()
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (nn.LSTM(4, 8, proj_size=2), "proj_size"),
+        (nn.RNN(4, 8), "without gates"),
+        (nn.LSTMCell(4, 8), "step by step"),
+        (nn.GRUCell(4, 8), "step by step"),
+        (nn.RNNCell(4, 8), "step by step"),
+        (nn.utils.parametrizations.weight_norm(nn.GRU(4, 8), "weight_hh_l0"), "parametrization"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else value,
+)
+def test_what_has_no_int8_is_listed_with_the_reason(module: nn.Module, reason: str) -> None:
+    (op,) = TorchBackend(nn.Sequential(module), Settings()).ops()
+    assert op.schemes == (Scheme.fp32(),)
+    assert reason in op.note
+
+
+@pytest.mark.parametrize("subject", [tagger, listener])
+def test_a_saved_model_loads_without_its_class_also_where_its_weights_must_be_smaller(
+    subject: Any, tmp_path: Path
+) -> None:
+    made = subject()
+    backend = TorchBackend(made.model, Settings(portable=False))
+    backend.limit = Limit.NONE  # as on a CPU that adds exactly
+    ranges = calibrated(backend, made.batches)
+    int8, call = backend.apply(int8_plan(backend, ranges), ranges), backend.split(made.batches[0])[0]
+    metadata = backend.writer()(int8, tmp_path)
+    answers: list[dict[str, Any]] = [
+        backend.run(int8, call),
+        *(
+            backend.run(
+                TorchBackend.load(tmp_path, metadata, factory, limit_again=limit_again),  # type: ignore[arg-type]
+                call,
+            )
+            for limit_again in (False, True)
+            for factory in (None, made.factory)
+        ),
+    ]
+    all_bits, program, layers, limited_program, limited_layers = (next(iter(a.values())) for a in answers)
+    np.testing.assert_array_equal(program, all_bits)
+    np.testing.assert_array_equal(layers, all_bits)
+    np.testing.assert_array_equal(limited_program, limited_layers)
+    assert not np.array_equal(limited_layers, all_bits)
+    assert np.abs(limited_layers - all_bits).max() < 0.2 * np.abs(all_bits).max()
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("subject", "other"),
+    [(tagger, torch.randint(0, 50, (1, 17))), (listener, torch.randn(3, 9, 12))],
+    ids=["tagger", "listener"],
+)
+def test_compiled_it_takes_any_batch_and_length(subject: Any, other: torch.Tensor) -> None:
+    made = subject()
+    backend = TorchBackend(made.model, Settings())
+    ranges = calibrated(backend, made.batches)
+    int8 = backend.apply(int8_plan(backend, ranges), ranges)
+    compiled = compile_model(int8, backend.split(made.batches[0])[0])
+    for batch in (made.batches[0], (other, 0)):
+        call = backend.split(batch)[0]
+        assert compiled.signature.matches(call.args, call.kwargs)
+        (wanted,), (got,) = backend.run(int8, call).values(), backend.run(compiled, call).values()
+        np.testing.assert_allclose(got, wanted, atol=0.02 * np.abs(wanted).max())
