@@ -371,5 +371,6 @@ def test_notes_on_ops() -> None:
     plain, odd = Op("a", "linear", (fp32, int8)), Op("b", "linear", (fp32,), note="its weight is shared")
     assert notes_on([plain], "Linear") == []
     assert notes_on([plain, odd], "Linear") == ["b: its weight is shared"]
+    assert notes_on([odd, Op("c", "linear", (fp32,), note=odd.note)], "Linear")[0] == f"b, c: {odd.note}"
     assert notes_on([odd], "Linear")[1:] == ["no op of the model can be int8 here, so nothing is quantized"]
     assert notes_on([], "Linear") == ["the model has no op that can be quantized (Linear)"]

@@ -36,7 +36,7 @@ from octune.backends.batches import Inputs
 from octune.backends.opened import Opened, Source
 from octune.calibration import Ranges
 from octune.coverage import Work
-from octune.errors import UnsupportedError
+from octune.errors import UnsupportedError, short
 from octune.int8 import Limit
 from octune.plan import Op, Plan, Scheme
 
@@ -140,7 +140,11 @@ def notes_on(ops: Iterable[Op], quantizable: str, total: int | None = None) -> l
     may be more ops (``total``) of which nothing is to be said.
     """
     listed = list(ops)
-    notes = [f"{op.name}: {op.note}" for op in listed if op.note]
+    by_note: dict[str, list[str]] = {}
+    for op in listed:
+        if op.note:
+            by_note.setdefault(op.note, []).append(op.name)
+    notes = [f"{short(names)}: {note}" for note, names in by_note.items()]
     count = len(listed) if total is None else total
     if not count:
         notes.append(f"the model has no op that can be quantized ({quantizable})")

@@ -177,6 +177,21 @@ class Experts(nn.Module):
         return out
 
 
+class Mixture(nn.Module):
+    """Every sequence goes through all experts, each of which has a matrix of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = parameter(3, 64, 256), parameter(3, 256, 64)
+        self.gate = parameter(3, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.relu(torch.bmm(x.flatten(0, 1).expand(3, -1, -1), self.up))
+        y = torch.einsum("eti,eio->teo", h, self.down)
+        weights = F.linear(x.flatten(0, 1), self.gate).softmax(-1)
+        return (y * weights.unsqueeze(-1)).sum(1).view_as(x)
+
+
 @dataclass(frozen=True)
 class Case:
     """A model, its data, and what should be found."""
@@ -234,7 +249,7 @@ MODELS = [
         Einsums,
         vectors(),
         {**linears("q", "k", "o"), "each": "einsum"},
-        {"each": "not a product with one matrix"},
+        {"each": "not a product with one large matrix"},
     ),
     Case(
         Branching,
@@ -260,5 +275,10 @@ MODELS = [
         size=0.55,  # the table is kept twice
     ),
     Case(Adapted, vectors(), linears("down", "up", "weight")),
+    Case(
+        Mixture,
+        vectors(),
+        linears(*(f"{name}_{number}" for name in ("up", "down") for number in range(3)), "gate"),
+    ),
     Case(Experts, vectors(), linears("experts_0", "experts_1", "experts_2"), exports=False),
 ]

@@ -227,6 +227,34 @@ def test_a_model_can_be_pickled() -> None:
         assert torch.equal(pickle.loads(pickle.dumps(int8))(tokens()[0]), int8(tokens()[0]))
 
 
+def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x @ weight)
+
+
+class Hidden(nn.Module):
+    product = staticmethod(product)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.recurrent, self.plain = parameter(64, 32), nn.RNN(32, 16), parameter(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.product(x, self.weight)
+        out: torch.Tensor = self.recurrent(hidden)[0] @ self.plain
+        return out
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.*deprecated:DeprecationWarning")
+def test_what_multiplies_out_of_sight_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Hidden, "product", staticmethod(torch.jit.script(product)))
+    backend = TorchBackend(Hidden().eval(), Settings())
+    calibrated(backend, vectors())
+    notes = {op.name: op.note for op in backend.ops()}
+    assert notes["plain"] == ""
+    assert "inside compiled code" in notes["weight"]
+    assert "inside rnn_tanh" in notes["recurrent.weight_hh_l0"]
+
+
 def test_a_weight_that_a_module_of_a_known_kind_computes_is_told_of_once() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv1d(64, 8, 3)), nn.Linear(62, 4))

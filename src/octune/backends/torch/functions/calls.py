@@ -20,10 +20,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-__all__ = ["Call", "is_product", "make_module", "read_call"]
+__all__ = ["Call", "in_parts", "is_product", "make_module", "read_call"]
 
 Stored = Callable[[Any], bool]  # whether a value is a weight of the model
 aten: Any = torch.ops.aten
+# Of a batch of matrices, each is a product of its own if they are few, and each has this many numbers.
+MOST_PARTS, LARGE = 128, 1 << 14
 
 
 def _as_is(output: torch.Tensor) -> torch.Tensor:
@@ -60,6 +62,27 @@ def read_call(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], store
         return None
     bound.apply_defaults()
     return read(stored, *bound.args)
+
+
+def in_parts(
+    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], stored: Stored
+) -> Callable[[], torch.Tensor] | None:
+    """A product with a batch of large matrices (of experts, say) as one with each; None if it is not one."""
+    if kwargs.get("out") is not None:
+        return None
+    if func in _EINSUMS:
+        return _einsum_in_parts(stored, *args)
+    if func not in _BATCHED or len(args) != 2 or not all(getattr(value, "ndim", 0) == 3 for value in args):
+        return None
+    a, b = args
+    if stored(a) == stored(b) or not _is_large(a if stored(a) else b, 0):
+        return None
+    return lambda: torch.stack([one @ other for one, other in zip(a.unbind(), b.unbind(), strict=True)])
+
+
+def _is_large(weight: torch.Tensor, dim: int) -> bool:
+    """Whether the matrices that a weight has in a dimension are worth a kernel each."""
+    return weight.shape[dim] <= MOST_PARTS and weight.numel() >= LARGE * weight.shape[dim]
 
 
 def is_product(func: Any) -> bool:
@@ -135,6 +158,24 @@ def _einsum(stored: Stored, equation: Any, *operands: Any) -> Call | None:
         source = source.flatten(-product.contracted)
     after = partial(_laid_out, sizes=sizes, order=product.after)
     return Call("Linear", weight, product.order, (source,), product.outputs, after=after)
+
+
+def _einsum_in_parts(stored: Stored, equation: Any, *operands: Any) -> Callable[[], torch.Tensor] | None:
+    if len(operands) == 1 and isinstance(operands[0], list | tuple):
+        operands = tuple(operands[0])
+    if not isinstance(equation, str) or len(operands) != 2 or stored(operands[0]) == stored(operands[1]):
+        return None
+    terms = _terms(equation.replace(" ", ""), (operands[0].ndim, operands[1].ndim))
+    shared = [] if terms is None else [x for x in terms[2] if x in terms[0] and x in terms[1]]
+    if terms is None or len(shared) != 1:
+        return None
+    which = 0 if stored(operands[0]) else 1
+    if not _is_large(operands[which], terms[which].index(shared[0])):
+        return None
+    a, b = (x.unbind(term.index(shared[0])) for x, term in zip(operands, terms[:2], strict=True))
+    rest = "{},{}->{}".format(*(term.replace(shared[0], "") for term in terms))
+    place = terms[2].index(shared[0])
+    return lambda: torch.stack([torch.einsum(rest, *pair) for pair in zip(a, b, strict=True)], dim=place)
 
 
 def _laid_out(output: Any, sizes: list[int], order: tuple[int, ...]) -> torch.Tensor:
@@ -342,6 +383,11 @@ def _without_stored(signature: inspect.Signature) -> inspect.Signature:
 
 
 _READERS = _readers()
+_EINSUMS = {torch.einsum, aten.einsum.default}
+_BATCHED = {
+    torch.bmm, torch.Tensor.bmm, torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, aten.bmm.default,
+    aten.matmul.default,
+}  # fmt: skip
 _OTHERS = {
     torch.bmm, torch.baddbmm, torch.Tensor.bmm, torch.Tensor.baddbmm, torch.chain_matmul, torch._grouped_mm,
     F.bilinear, F.grouped_mm,

@@ -4,36 +4,30 @@
     found.sites         # {(owner, name of the tensor): [Site, ...]}
     found.floats        # what multiplies by a weight and has to stay float, with the reason
 
-Every function that PyTorch computes from Python passes by the recorder. A tensor that is used in no other way
-than as the weight of such calls can be taken out of its module (see ``weights``).
+A tensor that is used in no other way than as the weight of such calls can be taken out of its module (see
+``weights``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from octune.backends.batches import Inputs
-from octune.backends.torch.functions.attention import attention
-from octune.backends.torch.functions.calls import Call, is_product, read_call
-from octune.backends.torch.functions.layout import Layout, writes
+from octune.backends.torch.functions.calls import Call
+from octune.backends.torch.functions.layout import Layout
+from octune.backends.torch.functions.recording import Place, Recorder, Stored
 from octune.backends.torch.functions.weights import Site
-from octune.backends.torch.hooks import hooks
 from octune.backends.torch.kinds import kind_of
 
-__all__ = ["Float", "Functions", "Place", "find"]
+__all__ = ["HIDDEN", "Float", "Functions", "Place", "find"]
 
-Place = tuple[str, str]  # a module's path, and its tensor's name
-# They hand the numbers to Python, which may do anything with them.
-_READS = {"item", "tolist", "numpy", "__array__", "__float__", "__int__", "__bool__", "__contains__"}
+
+HIDDEN = "it is multiplied by inside compiled code (TorchScript, C++), where nothing can be replaced"
 
 
 @dataclass(frozen=True)
@@ -59,141 +53,15 @@ class Functions:
     floats: list[Float]
 
 
-@dataclass
-class _Stored:
-    """A tensor of the model, the places that have it, and what was done with it."""
-
-    tensor: torch.Tensor
-    places: list[Place] = field(default_factory=list)
-    uses: list[tuple[Call, Layout, bool]] = field(default_factory=list)  # and whether by its own module
-    others: list[str] = field(default_factory=list)  # functions that do something else
-    computed: list[str] = field(default_factory=list)  # kinds of products whose weight was made of it
-    products: list[str] = field(default_factory=list)  # functions that multiply by it in another way
-
-
-class _Recorder(TorchFunctionMode):
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.modules = dict(model.named_modules())
-        self.running: list[str] = []
-        self.stored: dict[int, _Stored] = {}
-        self.derived: dict[
-            int, tuple[torch.Tensor, _Stored]
-        ] = {}  # by identity, and kept so that it stays one's
-        # modules whose calls are known to be ops without looking into them
-        self.known = {
-            path for path, module in self.modules.items() if (kind := kind_of(module)) and not kind.obstacle
-        }
-        for path, module in self.modules.items():
-            for name, tensor in (*module._parameters.items(), *module._buffers.items()):
-                if tensor is None or (address := _address(tensor)) is None:
-                    continue
-                known = self.stored.setdefault(address, _Stored(tensor))
-                known.places.append((path, name))
-                if known.tensor is not tensor:
-                    known.others.append("another tensor in the same memory")
-
-    def watch(self) -> Iterator[Any]:
-        """Hooks that say which module is running."""
-        for path, module in self.modules.items():
-            yield module.register_forward_pre_hook(partial(self._begins, path))
-            yield module.register_forward_hook(self._ended, always_call=True)
-
-    def _begins(self, path: str, *_: Any) -> None:
-        self.running.append(path)
-
-    def _ended(self, *_: Any) -> None:
-        self.running.pop()
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is F.multi_head_attention_forward:
-            with self:
-                return attention(*args, **kwargs)
-        result = func(*args, **kwargs)
-        self._note(func, args, kwargs, result)
-        return result
-
-    def of(self, value: Any) -> _Stored | None:
-        """The model's tensor that a value is, or is a view of."""
-        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
-            return None
-        address = _address(value)
-        return None if address is None else self.stored.get(address)
-
-    def _note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        given = [value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
-        involved = [value for value in given if self.of(value) is not None or id(value) in self.derived]
-        if not involved:
-            return
-        name = getattr(func, "__name__", str(func)).partition(".")[0].strip("_")
-        results = tree_leaves(result)
-        if not any(isinstance(value, torch.Tensor) for value in results):
-            if getattr(func, "__name__", "") in _READS:
-                self._other(involved, name)
-            return
-        call = read_call(func, args, kwargs, lambda value: any(value is one for one in involved))
-        if call is None and is_product(func):
-            self._multiplied(involved, name)
-        if call is not None:
-            self._called(call)
-            involved = [v for v in involved if v is not call.weight and v is not call.bias]
-        elif not writes(func) and all(self.of(value) is not None for value in results):
-            return  # a view
-        else:
-            made_of = [stored for value in involved if (stored := self._origin(value)) is not None]
-            if len(involved) == len(given):  # of weights alone, so it is a weight, too
-                for value in results:
-                    if isinstance(value, torch.Tensor):
-                        self.derived[id(value)] = (value, made_of[0])
-        self._other(involved, name)
-
-    def _origin(self, value: torch.Tensor) -> _Stored | None:
-        known = self.derived.get(id(value))
-        return self.of(value) if known is None else known[1]
-
-    def _other(self, values: list[torch.Tensor], name: str) -> None:
-        for value in values:
-            stored = self.of(value)
-            if stored is not None and name not in stored.others:
-                stored.others.append(name)
-
-    def _multiplied(self, values: list[torch.Tensor], name: str) -> None:
-        for value in values:
-            stored = self.of(value)
-            if stored is not None and value.ndim > 1:
-                stored.products.append(name)
-
-    def _called(self, call: Call) -> None:
-        stored = self.of(call.weight)
-        running = self.running[-1] if self.running else ""
-        if stored is None:
-            if kind_of(self.modules[running]) is None:  # else it is known by its module
-                self.derived[id(call.weight)][1].computed.append(call.kind)
-            return
-        own = running in self.known and running in dict(stored.places)
-        stored.uses.append((call, Layout.of(call.weight, stored.tensor), own))
-
-
-def _address(tensor: torch.Tensor) -> int | None:
-    """Where its memory is; None if it has none of its own."""
-    if tensor.layout is not torch.strided or tensor.device.type != "cpu":
-        return None
-    try:
-        return tensor.untyped_storage().data_ptr() or None
-    except (RuntimeError, NotImplementedError):
-        return None
-
-
 def find(model: nn.Module, call: Inputs) -> Functions:
     """Run the model on one batch, and sort out what it did with its weights."""
-    recorder = _Recorder(model)
-    with hooks(recorder.watch()), torch.inference_mode(), recorder:
+    recorder = Recorder(model)
+    with recorder.open():
         call(model)
     sites: dict[Place, list[Site]] = {}
     floats: list[Float] = []
     for stored in recorder.stored.values():
-        if all(own for _, _, own in stored.uses) and not stored.computed and not stored.products:
+        if not stored.multiplies or (stored.uses and all(own for _, _, own in stored.uses)):
             continue
         owner, name = stored.places[0]
         reason = _obstacle(stored)
@@ -202,18 +70,25 @@ def find(model: nn.Module, call: Inputs) -> Functions:
             reason = _refused(made, stored)
         if reason:
             if kind_of(recorder.modules[owner]) is None:  # else it is known by its module
-                kind = next(iter([call.kind for call, *_ in stored.uses] + stored.computed + stored.products))
+                kinds = [*(call.kind for call, *_ in stored.uses), *stored.computed, *stored.products]
+                kind = kinds[0] if kinds else "matmul"
                 floats.append(Float((owner, name), kind.lower(), stored.tensor, reason))
         else:
             sites[owner, name] = made
     return Functions(sites, floats)
 
 
-def _obstacle(stored: _Stored) -> str:
+def _obstacle(stored: Stored) -> str:
     if stored.computed:
         return "its weight is computed at every call, not stored"
     if stored.products:
-        return f"this {stored.products[0]} is not a product with one matrix, and has no int8 kernel"
+        return f"this {stored.products[0]} is not a product with one large matrix, and has no int8 kernel"
+    if not stored.uses:
+        return (
+            f"it is multiplied by inside {stored.others[0]}, where nothing can be replaced"
+            if stored.others
+            else HIDDEN
+        )
     if stored.others:
         return f"its weight is also used by {', '.join(stored.others[:3])}"
     if len(stored.places) > 1:
@@ -226,7 +101,7 @@ def _obstacle(stored: _Stored) -> str:
     return ""
 
 
-def _sites(stored: _Stored, recorder: _Recorder) -> list[Site]:
+def _sites(stored: Stored, recorder: Recorder) -> list[Site]:
     """One for each way in which it was used, in the order of what they use."""
     owner, made = stored.places[0][0], dict[Any, Site]()
     for call, layout, _ in stored.uses:
@@ -245,7 +120,7 @@ def _sites(stored: _Stored, recorder: _Recorder) -> list[Site]:
     return sorted(made.values(), key=lambda site: site.layout.offset)
 
 
-def _bias(call: Call, owner: str, recorder: _Recorder) -> tuple[str, Layout] | None:
+def _bias(call: Call, owner: str, recorder: Recorder) -> tuple[str, Layout] | None:
     """The owner's own tensor that the call adds."""
     stored = None if call.bias is None else recorder.of(call.bias)
     if stored is None or call.bias is None or call.bias.ndim != 1 or not stored.tensor.is_contiguous():
@@ -256,7 +131,7 @@ def _bias(call: Call, owner: str, recorder: _Recorder) -> tuple[str, Layout] | N
     return None
 
 
-def _refused(sites: list[Site], stored: _Stored) -> str:
+def _refused(sites: list[Site], stored: Stored) -> str:
     covered = torch.zeros(stored.tensor.numel(), dtype=torch.bool)
     for site in sites:
         site.layout.of_flat(covered).fill_(True)

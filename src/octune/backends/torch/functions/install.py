@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,9 +21,10 @@ from torch import nn
 from octune.backends.batches import Inputs
 from octune.backends.torch.batches import named_outputs, same_answers
 from octune.backends.torch.copying import light_copy
-from octune.backends.torch.functions.find import Float, Place, find
+from octune.backends.torch.functions.find import HIDDEN, Float, Place, find
 from octune.backends.torch.functions.layout import Layout
 from octune.backends.torch.functions.weights import Site, StandIn, stored_in
+from octune.backends.torch.hooks import hooks
 from octune.backends.torch.kinds import Kind, kind_of
 
 __all__ = ["describe", "is_taken", "names", "rebuild", "with_functions"]
@@ -43,25 +45,54 @@ def with_functions(model: nn.Module, call: Inputs) -> tuple[nn.Module, list[Floa
         return model, found.floats
     with torch.inference_mode():
         wanted = named_outputs(call(model))
-    changed = _installed(model, found.sites)
-    if _same(changed, call, wanted):
-        return changed, found.floats
-    # One of them is used in a way that was not seen: find out which, one at a time.
-    good = {
-        place: sites
-        for place, sites in found.sites.items()
-        if _same(_installed(model, {place: sites}), call, wanted)
+    sites = dict(found.sites)
+    changed, idle = _tried(model, sites, call, wanted)
+    if changed is None or idle:
+        # Some are not what they seem. Those that never ran are known, others are found out one at a time.
+        sites = {
+            place: listed
+            for place, listed in sites.items()
+            if place not in idle and (changed is not None or _works(model, {place: listed}, call, wanted))
+        }
+        changed, _ = _tried(model, sites, call, wanted)
+        sites = {} if changed is None else sites
+    lost = [
+        Float(place, listed[0].kind.lower(), weight, HIDDEN)
+        for place, listed in found.sites.items()
+        if place not in sites and (weight := stored_in(model.get_submodule(place[0]), place[1])) is not None
+    ]
+    return (changed if changed is not None and sites else model), [*found.floats, *lost]
+
+
+def _works(model: nn.Module, sites: Mapping[Place, Sequence[Site]], call: Inputs, wanted: Any) -> bool:
+    changed, idle = _tried(model, sites, call, wanted)
+    return changed is not None and not idle
+
+
+def _tried(
+    model: nn.Module, sites: Mapping[Place, Sequence[Site]], call: Inputs, wanted: Mapping[str, Any]
+) -> tuple[nn.Module | None, set[Place]]:
+    """The model with functions as modules, or None if it answers differently; and those that did not run."""
+    changed = _installed(model, sites)
+    ran: set[nn.Module] = set()
+    children = {
+        (path, stand_in.tensor): [owner.get_submodule(site.child) for site in stand_in.sites.values()]
+        for path, owner, stand_in in _stand_ins(changed)
     }
-    log.debug("%d of %d functions are not what they seem", len(found.sites) - len(good), len(found.sites))
-    return (_installed(model, good) if good else model), found.floats
-
-
-def _same(model: nn.Module, call: Inputs, wanted: Mapping[str, Any]) -> bool:
+    handles = [
+        child.register_forward_pre_hook(lambda module, args: ran.add(module))
+        for listed in children.values()
+        for child in listed
+    ]
     try:
-        return same_answers(model, call, wanted)
+        with hooks(handles):
+            same = same_answers(changed, call, wanted)
     except Exception:  # the model's own code may do anything with what it takes for its weight
         log.debug("the model cannot be run with functions taken out of it", exc_info=True)
-        return False
+        return None, set()
+    return (changed if same else None), {
+        place for place, listed in children.items() if not ran.issuperset(listed)
+    }
 
 
 def _installed(model: nn.Module, sites: Mapping[Place, Sequence[Site]]) -> nn.Module:
@@ -72,19 +103,14 @@ def _installed(model: nn.Module, sites: Mapping[Place, Sequence[Site]]) -> nn.Mo
         if tensor is None:
             continue
         flat = tensor.detach().reshape(-1)
-        named = [
-            _with_child(site, leaf) for site, leaf in zip(listed, _leaves(owner, name, listed), strict=True)
-        ]
+        leaves = _leaves(owner, name, listed)
+        named = [replace(site, child=leaf) for site, leaf in zip(listed, leaves, strict=True)]
         children = {
             site.child: site.module(site.matrix(flat), _bias(owner, site)).requires_grad_(False)
             for site in named
         }
         _replace(owner, name, tuple(tensor.shape), named, children)
     return copied.eval()
-
-
-def _with_child(site: Site, child: str) -> Site:
-    return Site(child, site.kind, site.layout, site.outputs, site.bias, site.options)
 
 
 def _bias(owner: nn.Module, site: Site) -> torch.Tensor | None:

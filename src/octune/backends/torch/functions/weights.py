@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from octune.backends.torch.functions.attention import attention
-from octune.backends.torch.functions.calls import Call, make_module, read_call
+from octune.backends.torch.functions.calls import Call, in_parts, make_module, read_call
 from octune.backends.torch.functions.layout import Layout, same_memory, writes
 from octune.errors import UnsupportedError
 
@@ -140,6 +140,8 @@ class StandIn(torch.Tensor):
             return done
         if func is F.multi_head_attention_forward:
             return attention(*args, **kwargs)
+        if (parts := in_parts(func, args, kwargs, _is_weight)) is not None:
+            return parts()
         if call is None and (part := _known_part(func, args, kwargs)) is not None:
             return part
         args, kwargs = tree_map_only(StandIn, StandIn.floats, (args, dict(kwargs)))
