@@ -41,6 +41,7 @@ from octune.backends.torch.layers import Layer
 from octune.backends.torch.opened import OpenedTorch
 from octune.backends.torch.sources import open_model
 from octune.backends.torch.work import counted
+from octune.backends.torch.wrappers import unwrapped
 from octune.calibration import Ranges
 from octune.coverage import Work
 from octune.errors import DataError, ModelError, UnsupportedError, plural
@@ -68,6 +69,7 @@ class TorchBackend(Backend):
         return isinstance(model, nn.Module)
 
     def __init__(self, model: nn.Module, settings: Settings) -> None:
+        model, wrapping = unwrapped(model)
         if any(isinstance(module, Layer) for module in model.modules()):
             raise ModelError("The model is already quantized by Octune. Give the fp32 model.")
         if settings.inputs or settings.outputs:
@@ -80,7 +82,8 @@ class TorchBackend(Backend):
         if settings.threads:
             torch.set_num_threads(settings.threads)
         self._origin = storage.Origin.of(model, settings.source)
-        self._reference, self._notes = private_copy(model)
+        self._reference, notes = private_copy(model)
+        self._notes = [*wrapping, *notes]
         # What candidates are made from: the reference, or the reference with BatchNorms folded.
         self._prepared = self._reference
         self._found: list[Found] = discover(self._prepared)

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from octune.backends.torch.batches import in_float32
 from octune.backends.torch.functions.weights import StandIn
+from octune.backends.torch.wrappers import unwrap_parts
 from octune.errors import ModelError
 
 __all__ = ["light_copy", "private_copy", "replace_module"]
@@ -41,7 +42,7 @@ def private_copy(model: nn.Module) -> tuple[nn.Module, list[str]]:
             "Octune works on a copy so that your model stays as it is; remove what cannot be deep-copied "
             "(open files, locks, generators)."
         ) from error
-    notes = []
+    notes = unwrap_parts(copied)
     devices = {tensor.device.type for tensor in (*copied.parameters(), *copied.buffers())} - {"cpu"}
     if devices:
         copied = copied.cpu()

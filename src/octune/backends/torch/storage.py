@@ -26,6 +26,7 @@ from octune.backends.torch.functions.install import describe, rebuild
 from octune.backends.torch.kinds import LAYERS
 from octune.backends.torch.layers import Layer
 from octune.backends.torch.portable import export_program, import_types, load_program
+from octune.backends.torch.wrappers import unwrap_parts, unwrapped
 from octune.errors import ArtifactError, UnsupportedError, summary
 from octune.importing import resolve
 from octune.machine import probe_machine
@@ -223,7 +224,9 @@ def load(
 def _rebuilt(
     folder: Path, metadata: Mapping[str, Any], build: Callable[[], nn.Module], *, limit_again: bool
 ) -> nn.Module:
-    model = _restore(build(), folder, metadata)
+    built, _ = unwrapped(build())
+    unwrap_parts(built)
+    model = _restore(built, folder, metadata)
     for module in model.modules() if limit_again else ():
         if isinstance(module, Layer) and module.multiplies_int8:
             module.limit_again()

@@ -23,6 +23,7 @@ from torch import nn
 from octune.backends.onnx.converted import EXPORT_OPSET, check_answers
 from octune.backends.torch.batches import Trying, named_outputs
 from octune.backends.torch.copying import private_copy
+from octune.backends.torch.wrappers import unwrapped
 from octune.errors import UnsupportedError, summary
 
 __all__ = ["module_of", "to_onnx"]
@@ -32,7 +33,7 @@ def to_onnx(model: nn.Module, batch: Any) -> ModelProto:
     """The model as ONNX; raises UnsupportedError if it cannot be exported, or if the export computes
     something else.
     """
-    copied, _ = private_copy(model)
+    copied, _ = private_copy(unwrapped(model)[0])
     call, _ = Trying(copied)(batch)
     set_attention: Any = getattr(copied, "set_attn_implementation", None)
     if set_attention is not None:  # runtimes fuse attention that is written in single steps
