@@ -192,6 +192,23 @@ class Mixture(nn.Module):
         return (y * weights.unsqueeze(-1)).sum(1).view_as(x)
 
 
+class Listed(nn.Module):
+    """Weights in a list, in a dictionary and in a row, cast to the type of what they multiply."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ParameterList([parameter(64, 64), parameter(64, 64)])
+        self.named = nn.ParameterDict({"last": parameter(16, 64)})
+        self.row = parameter(2, 64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for weight in self.layers:
+            x = torch.tanh(F.linear(x, weight.type_as(x)))
+        for weight in self.row:
+            x = torch.tanh(x @ weight.to(x))
+        return F.linear(x, self.named["last"])
+
+
 @dataclass(frozen=True)
 class Case:
     """A model, its data, and what should be found."""
@@ -280,5 +297,6 @@ MODELS = [
         vectors(),
         linears(*(f"{name}_{number}" for name in ("up", "down") for number in range(3)), "gate"),
     ),
+    Case(Listed, vectors(), linears("layers.0", "layers.1", "row_0", "row_1", "named.last")),
     Case(Experts, vectors(), linears("experts_0", "experts_1", "experts_2"), exports=False),
 ]

@@ -27,7 +27,7 @@ from octune.backends.torch.kinds import kind_of
 __all__ = ["HIDDEN", "Float", "Functions", "Place", "find"]
 
 
-HIDDEN = "it is multiplied by inside compiled code (TorchScript, C++), where nothing can be replaced"
+HIDDEN = "it is multiplied by where no call can be replaced (TorchScript, vmap, C++)"
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ _PLAIN = {
     Tensor.__len__, Tensor.is_contiguous,
 }  # fmt: skip
 _PLACES = (int, slice, tuple, type(None), type(...))  # what says which part of a tensor is meant
+_ALIKE = (Tensor.to, Tensor.type_as)
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,9 @@ class StandIn(torch.Tensor):
         """A stand-in for a view of it."""
         return StandIn(self.owner, self.tensor, self.sites, self.count, layout)
 
+    def __iter__(self) -> Any:
+        return iter(self.unbind(0))
+
     def __deepcopy__(self, memo: dict[int, Any]) -> StandIn:
         owner = copy.deepcopy(self.owner, memo)
         made = memo[id(self)] = StandIn(owner, self.tensor, self.sites, self.count, self.layout_)
@@ -230,13 +234,18 @@ def _part(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         # An eager model finds the layer of this part when it runs; a trace would be left with floats.
         raise UnsupportedError("which part of a weight is used depends on the data")
     found = [value for value in given if isinstance(value, torch.Tensor)]
-    if len(found) != 1 or writes(func):
+    alike = func in _ALIKE and not isinstance(found[-1], StandIn)  # only the type of the second matters
+    if len(found) != 1 + alike or writes(func):
         return None
     whole: Any = found[0]
     with torch._C.DisableTorchFunction(), _disable_current_modes():  # whoever traces or counts
         flat = torch.empty(whole.count, device="meta")
         shadow = whole.layout_.of_flat(flat)
-        args, kwargs = tree_map_only(StandIn, lambda _: shadow, (args, dict(kwargs)))
+        args, kwargs = tree_map_only(
+            torch.Tensor,
+            lambda value: shadow if value is whole else torch.empty((), dtype=value.dtype, device="meta"),
+            (args, dict(kwargs)),
+        )
         try:
             made = func(*args, **kwargs)
         except (RuntimeError, TypeError, ValueError):
