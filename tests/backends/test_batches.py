@@ -374,3 +374,11 @@ def test_notes_on_ops() -> None:
     assert notes_on([odd, Op("c", "linear", (fp32,), note=odd.note)], "Linear")[0] == f"b, c: {odd.note}"
     assert notes_on([odd], "Linear")[1:] == ["no op of the model can be int8 here, so nothing is quantized"]
     assert notes_on([], "Linear") == ["the model has no op that can be quantized (Linear)"]
+
+
+def test_samples_that_are_written_one_behind_the_other_stay_together() -> None:
+    """Such as the words of several bags, and where each bag begins."""
+    bags = Inputs((np.arange(40), np.asarray([0, 9, 13, 30])))
+    assert bags.resized(2) is bags
+    assert bags.parts(8) == [bags]
+    assert Inputs((np.arange(4), np.zeros((7, 2)))).resized(2).batch_size == 2

@@ -49,6 +49,18 @@ class Inputs:
         """The first dimension of the first array that has one."""
         return next((len(array) for array in self.arrays if array.ndim), 1)
 
+    @property
+    def is_joined(self) -> bool:
+        """Whether samples of several lengths are written one behind the other, with another input that says
+        where each begins. Such a call cannot be cut.
+        """
+        first, *others = [array for array in self.arrays if array.ndim] or [None]
+        return (
+            first is not None
+            and first.ndim == 1
+            and any(other.ndim == 1 and len(other) != len(first) for other in others)
+        )
+
     def rows(self, which: slice | npt.NDArray[np.intp]) -> Inputs:
         """The same call on some of its samples."""
         size = self.batch_size
@@ -66,12 +78,14 @@ class Inputs:
 
     def resized(self, samples: int) -> Inputs:
         """The same call on that many samples: the first ones, or repeated from the start."""
+        if self.is_joined:
+            return self
         return self.rows(np.arange(samples) % self.batch_size)
 
     def parts(self, rows: int) -> list[Inputs]:
         """The same samples in several calls of at most that many."""
         size = self.batch_size
-        if rows >= size:
+        if rows >= size or self.is_joined:
             return [self]
         return [self.rows(slice(start, start + rows)) for start in range(0, size, rows)]
 

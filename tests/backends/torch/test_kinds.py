@@ -20,6 +20,7 @@ from octune.backends.torch.kinds import (
     Conv2d,
     Conv3d,
     Embedding,
+    EmbeddingBag,
     Kind,
     Linear,
     PlainRNN,
@@ -46,6 +47,7 @@ def test_saved_models_find_their_layers_under_these_names() -> None:
         "int8_conv2d",
         "int8_conv3d",
         "int8_embedding",
+        "int8_embedding_bag",
         "int8_lstm",
         "int8_gru",
         "bf16_linear",
@@ -53,6 +55,7 @@ def test_saved_models_find_their_layers_under_these_names() -> None:
         "bf16_conv2d",
         "bf16_conv3d",
         "bf16_embedding",
+        "bf16_embedding_bag",
     }
     assert {name for name, layer in LAYERS.items() if layer.multiplies_int8} == {
         "int8_linear",
@@ -74,6 +77,7 @@ def test_saved_models_find_their_layers_under_these_names() -> None:
         (nn.Conv2d(2, 2, 1), Conv2d),
         (nn.Conv3d(2, 2, 1), Conv3d),
         (nn.Embedding(2, 2), Embedding),
+        (nn.EmbeddingBag(2, 2), EmbeddingBag),
         (nn.LSTM(2, 2), LSTM),
         (nn.GRU(2, 2), GRU),
         (nn.RNN(2, 2), PlainRNN),

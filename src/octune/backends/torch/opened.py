@@ -92,7 +92,7 @@ def _coverage(model: nn.Module) -> Coverage | None:
 def _in_int8(module: nn.Module) -> bool | None:
     """Whether a module multiplies in int8; None for one that does not multiply by weights."""
     if isinstance(module, Layer):
-        return module.multiplies_int8 if module.kind.rpartition("_")[2] != "embedding" else None
+        return module.multiplies_int8 if "embedding" not in module.kind else None
     if type(module).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")):
         name = type(module).__name__
         return True if name.startswith(("Linear", "Conv")) and not name.endswith("PackedParams") else None

@@ -11,7 +11,7 @@ from torch import nn
 
 from octune.backends.torch.kinds.base import Kind
 from octune.backends.torch.kinds.conv import Conv1d, Conv2d, Conv3d
-from octune.backends.torch.kinds.embedding import Embedding
+from octune.backends.torch.kinds.embedding import Embedding, EmbeddingBag
 from octune.backends.torch.kinds.linear import Linear, TransposedLinear
 from octune.backends.torch.kinds.recurrent import GRU, LSTM, Cell, PlainRNN
 from octune.backends.torch.layers import Layer
@@ -24,6 +24,7 @@ __all__ = [
     "Conv3d",
     "Cell",
     "Embedding",
+    "EmbeddingBag",
     "GRU",
     "Kind",
     "LSTM",
@@ -40,6 +41,7 @@ KINDS: tuple[type[Kind], ...] = (
     Conv2d,
     Conv3d,
     Embedding,
+    EmbeddingBag,
     LSTM,
     GRU,
     PlainRNN,
