@@ -254,6 +254,25 @@ def test_what_multiplies_out_of_sight_is_listed(monkeypatch: pytest.MonkeyPatch)
     assert "inside linalg_multi_dot" in notes["chained"]
 
 
+class Latents(nn.Module):
+    """Learned numbers that are what weights are multiplied by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latents, self.table, self.k = parameter(1, 4, 64), parameter(12, 8), parameter(64, 64)
+        self.bias = nn.Linear(8, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        k = F.linear(x, self.k) + self.bias(self.table)
+        return F.scaled_dot_product_attention(self.latents.expand(len(x), -1, -1), k, k)
+
+
+def test_learned_inputs_are_not_taken_for_weights() -> None:
+    backend = TorchBackend(Latents().eval(), Settings())
+    ranges = calibrated(backend, vectors())
+    assert {op.name for op in backend.ops()} == {"k", "bias"} == set(ranges)
+
+
 def test_a_weight_that_a_module_of_a_known_kind_computes_is_told_of_once() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv1d(64, 8, 3)), nn.Linear(62, 4))

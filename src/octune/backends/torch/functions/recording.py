@@ -50,10 +50,12 @@ class Stored:
     products: list[str] = field(default_factory=list)  # functions that multiply by it in another way
     in_kernels: bool = False  # whether a kernel has multiplied by it, whoever called it
 
+    is_input: bool = False  # whether it is what another weight is multiplied by, as a table of places may be
+
     @property
     def multiplies(self) -> bool:
         """Whether anything was multiplied by it, or by what was made of it."""
-        return bool(self.uses or self.computed or self.products or self.in_kernels)
+        return bool(self.uses or self.computed or self.products or (self.in_kernels and not self.is_input))
 
 
 class Recorder(TorchFunctionMode):
@@ -132,14 +134,16 @@ class Recorder(TorchFunctionMode):
         if call is not None:
             self._called(call)
             involved = [v for v in involved if v is not call.weight and v is not call.bias]
+            self._given(involved)
         elif not writes(func) and all(self.of(value) is not None for value in results):
             return  # a view
-        else:
-            made_of = [stored for value in involved if (stored := self._origin(value)) is not None]
-            if len(involved) == len(given):  # of weights alone, so it is a weight, too
-                for value in results:
-                    if isinstance(value, torch.Tensor):
-                        self.derived[id(value)] = (value, made_of[0])
+        elif func is F.scaled_dot_product_attention:
+            self._given(involved)
+        elif len(involved) == len(given):  # of weights alone, so it is a weight, too
+            made_of = next(stored for value in involved if (stored := self._origin(value)) is not None)
+            for value in results:
+                if isinstance(value, torch.Tensor):
+                    self.derived[id(value)] = (value, made_of)
         self._other(involved, name)
 
     def _origin(self, value: torch.Tensor) -> Stored | None:
@@ -151,6 +155,11 @@ class Recorder(TorchFunctionMode):
             stored = self.of(value)
             if stored is not None and name not in stored.others:
                 stored.others.append(name)
+
+    def _given(self, values: list[torch.Tensor]) -> None:
+        for value in values:
+            if (stored := self.of(value)) is not None:
+                stored.is_input = True
 
     def _multiplied(self, values: list[torch.Tensor], name: str) -> None:
         for value in values:
