@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from octune.errors import ConfigError
-from octune.folders import check_file
+from octune.errors import ArtifactError, ConfigError
+from octune.folders import check_file, complete_or_absent
 
 
 def test_a_file_that_can_be_written_is_not_made(tmp_path: Path) -> None:
@@ -25,3 +25,12 @@ def test_its_folder_must_be_there(tmp_path: Path, place: str) -> None:
     (tmp_path / "file.txt").touch()
     with pytest.raises(ConfigError, match=rf"--flips .* cannot be written: .*{place} does not exist"):
         check_file(tmp_path / place / "flips.csv", "--flips", ConfigError)
+
+
+def test_where_nothing_can_be_written_another_folder_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(ArtifactError, match=r"could not be saved to .*file/model: .*Choose another folder\."),
+        complete_or_absent(tmp_path / "file" / "model", "octune.json", overwrite=False),
+    ):
+        pass

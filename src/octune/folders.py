@@ -97,7 +97,9 @@ def complete_or_absent(folder: Path, marker: str, *, overwrite: bool = False) ->
                 folder.rename(before)  # a process that is killed here puts it back when it saves again
             staging.rename(folder)
         except OSError as error:
-            raise ArtifactError(f"The model could not be saved to {folder}: {error}") from error
+            raise ArtifactError(
+                f"The model could not be saved to {folder}: {error}. Choose another folder."
+            ) from error
     finally:
         if staging is not None:
             shutil.rmtree(staging, ignore_errors=True)

@@ -91,8 +91,8 @@ def _write(layout: Layout, saved: Saved, output: Path, request: Request | None, 
     if layout.reads(saved):
         return layout.export(saved, output, overwrite=overwrite)
     what = (
-        f"{layout.title} reads {' or '.join(layout.formats)}, and {saved.folder} is a "
-        f"{saved.manifest['framework']} model."
+        f"{layout.title} reads {' or '.join(layout.formats)}, and the framework of this model is "
+        f"{saved.manifest['framework']}."
     )
     if layout.twin is None:
         raise UnsupportedError(f"{what} Choose another layout.")
