@@ -171,7 +171,7 @@ COMMANDS: dict[str, str] = {
     "tune good.yaml --workspace /proc/none": "workspace /proc/none cannot be written.*Choose another",
     "tune good.yaml --model none.onnx": "There is no file none.onnx. Expected",
     "tune good.yaml --task sst-2": "--data, the folder of its files, is missing",
-    "tune --task none --model x --data .": "Unknown task 'none'. Expected one of: cola",
+    "tune --task none --model x --data .": r"Unknown task 'none'\..* Expected one of: cola",
     "tune --frobnicate": "No such option: --frobnicate",
     "frobnicate": "No such command 'frobnicate'",
     "resume filled": "filled is not the workspace of a run: it has no config.yaml. Expected",

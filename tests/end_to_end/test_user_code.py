@@ -960,8 +960,8 @@ def test_a_tampered_manifest_is_refused(saved: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_no_saved_model(tmp_path: Path) -> None:
-    for folder in (tmp_path, tmp_path / "none"):
-        with pytest.raises(ArtifactError, match="is not a saved model"):
+    for folder, said in ((tmp_path, "is not a saved model"), (tmp_path / "none", "There is no folder")):
+        with pytest.raises(ArtifactError, match=said):
             octune.load(folder)
 
 
