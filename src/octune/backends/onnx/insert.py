@@ -9,7 +9,9 @@ follows what runtimes fuse into int8 kernels:
 - ONNX Runtime runs a convolution in int8 only if its output is quantized as well, and OpenVINO is faster with
   it. Readers of that tensor then all read the quantized one, so that int8 flows from layer to layer, through
   pooling and residual additions.
-- OpenVINO wants activations around zero signed, without a zero point: it has no int8 attention with one.
+- OpenVINO fuses any activation function into a convolution, so there is nothing to quantize between the two.
+- OpenVINO wants activations of matrix products signed, without a zero point: it has no int8 attention with
+  one. Those of convolutions have one: some of its convolutions are wrong for signed input.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from octune.backends.base import OUTPUT
+from octune.backends.onnx.activation import feeds_activation
 from octune.backends.onnx.constant_writer import ConstantWriter
 from octune.backends.onnx.edit import Edit
 from octune.backends.onnx.graph import Array, Model, View
@@ -118,7 +121,9 @@ class Insertion:
         signed, as kernels want weights to be.
         """
         low, high = min(low, 0.0), max(high, 0.0)
-        signed = weight_like or (self._runtime.signed_activations and -low > LOPSIDED * high)
+        signed = weight_like or (
+            self._runtime.signed_activations and not user.kind.zero_points and -low > LOPSIDED * high
+        )
         known = self._quantized.setdefault(tensor, {})
         key = (low, high, signed, weight_like)
         if key not in known:
@@ -191,6 +196,8 @@ class Insertion:
 
     def _quantize_output(self, item: Found, scheme: Scheme, tensor: str) -> None:
         """In the range that the next op uses, if it quantizes the tensor; else in its own."""
+        if self._runtime.fuses_activations and feeds_activation(self.view, tensor):
+            return
         name = item.op.name + OUTPUT
         if tensor in self._quantized:
             next(iter(self._quantized[tensor].values())).users.append(item)

@@ -28,7 +28,7 @@ from onnx import (
 from onnx.inliner import inline_local_functions
 
 from octune.backends.batches import Slot
-from octune.backends.onnx.batchnorm import fold_batchnorms
+from octune.backends.onnx.affine import fold_affine
 from octune.backends.onnx.constants import fold_constants
 from octune.backends.onnx.graph import QDQ_OPSET, Array, Model, View, headed_like, subgraphs, unused
 from octune.backends.onnx.half import in_fp32
@@ -76,7 +76,7 @@ def normalised(model: Model, notes: list[str] | None = None) -> Model:
     in_fp32(model, notes)
     fold_constants(View(model))
     fold_pads(View(model))
-    folded = fold_batchnorms(View(model))
+    folded = fold_affine(model)["BatchNormalization"]
     if folded:
         notes.append(f"folded into convolutions: {plural(folded, 'BatchNorm')}")
     return model

@@ -45,6 +45,7 @@ class Kind(ABC):
     channel_axis = -1  # of its activations and its output
     inputs_first = False  # whether its node wants the weight as (inputs, outputs, ...)
     multiplies = True  # whether it adds up products, and could overflow; an embedding only reads rows
+    zero_points = False  # whether every runtime has its kernel for activations with a zero point
     passes_int8_on = False  # whether all readers of a tensor that it quantizes should read int8, too
     moves = frozenset[str]()  # nodes before it that only move numbers: what they read is quantized
     in_weights = frozenset[str]()  # attributes of the node that the weight and the bias of a Found contain

@@ -24,7 +24,7 @@ class Convolution(Weighted):
     """What both kinds have in common."""
 
     channel_axis = 1
-    passes_int8_on = True
+    zero_points = passes_int8_on = True
     moves = frozenset({"MaxPool"})
 
     def schemes(self) -> tuple[Scheme, ...]:

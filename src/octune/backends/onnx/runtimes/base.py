@@ -69,7 +69,9 @@ class Runtime(ABC):
     package: str
     form: str  # of its files, as servers call it
     own_ops: bool = False  # whether it has the ops that ONNX Runtime adds to ONNX
-    signed_activations: bool  # whether it wants activations around zero signed, without a zero point
+    # whether it wants activations of matrix products signed, if they are around zero, without a zero point
+    signed_activations: bool
+    fuses_activations: bool = False  # whether an int8 convolution computes any function that follows, too
 
     def installed(self) -> bool:
         """Whether it can be imported here."""

@@ -25,7 +25,7 @@ class OpenVino(Runtime):
     name = package = "openvino"
     title = "OpenVINO"
     form = "openvino"
-    signed_activations = True
+    signed_activations = fuses_activations = True
 
     def build(self, graph: Model, threads: int | None) -> OnnxModel:
         with tempfile.TemporaryDirectory(prefix="octune-onnx-") as folder:
