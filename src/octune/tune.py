@@ -227,7 +227,10 @@ def conclude(
         met = False
         scored = [trial for trial in study.trials if trial.verdict is not None]
         best = min(scored, key=lambda t: t.verdict.drop if t.verdict else 0.0, default=None)
-        stopped += "; no quantized plan met the criterion" + ("" if scored else ", and none could be scored")
+        stopped += "; no quantized plan met the criterion"
+        if not scored:
+            why = next((trial.error for trial in study.trials if trial.error is not None), None)
+            stopped += ", and none could be scored" + ("" if why is None else f" ({why.rstrip('.')})")
     baseline = fp32_beside(study.baseline_trial, [*study.trials, *([best] if best is not None else [])])
     best = baseline if best is None else best
     certified = study.certify(best) if met and best is not baseline else None

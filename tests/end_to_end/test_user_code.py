@@ -189,7 +189,7 @@ def test_evaluate_that_raises_on_trials_is_recorded_and_a_result_comes_back(data
     assert result.best is result.baseline
     assert result.plan.counts() == {"fp32": 3}
     assert torch.equal(result.model(data.test), data.model()(data.test))
-    assert "none could be scored" in result.stopped_because
+    assert "none could be scored (EvaluationError: The evaluation raised" in result.stopped_because
     assert "criterion NOT met, the fp32 model is handed back" in str(result)
 
 
