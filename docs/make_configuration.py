@@ -19,6 +19,7 @@ from octune.config import (
     Config,
     CriterionSection,
     DataSource,
+    Engine,
     Evaluation,
     ModelSource,
     Performance,
@@ -46,6 +47,7 @@ SECTIONS: list[tuple[str, type[BaseModel]]] = [
     ("tuning", Tuning),
     ("performance", Performance),
     ("workspace", Workspace),
+    ("engine", Engine),
 ]
 
 

@@ -20,6 +20,10 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 # Tests must not depend on what an earlier run has timed.
 os.environ.setdefault("OCTUNE_COST_CACHE", "off")
 
+# A Ray cluster of a test is for this machine alone, and sends no statistics. Read when Ray is imported.
+os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
 # A shell that runs the tests in the background has them ignore Ctrl-C, and what they start inherits that.
 # Some tests press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -43,6 +43,8 @@ NOT_RUN_HERE = {
     r"(pip|make) ": "installs packages; tests/test_package.py installs Octune",
     r"(python|bash|\./\S+|ONEDNN_MAX_CPU_ISA=AVX2 python) ": "a script; tests/examples runs them",
     r"(tritonserver|ovms|tensorflow_model_server|tensorboard) ": "a server of others",
+    r"(ray start|sbatch) ": "a cluster; tests/end_to_end/test_ray.py starts one",
+    r"octune tune .*--engine ray": "needs a cluster; tests/end_to_end/test_ray.py runs it",
     r"octune --install-completion": "changes the shell of the user; tests/end_to_end/test_completion.py",
     r"octune doctor": "times kernels for seconds; tests/report runs it",
     r"octune report .*--watch": "ends when it is stopped; tests/report runs it",

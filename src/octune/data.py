@@ -44,6 +44,13 @@ class Batches:
         self._walk, self.role, self._limit = walk, role, limit
         self.notes, self.hint = notes, hint
         self.pick, self._length, self._blocks = pick, length, blocks
+        # What makes the data anew in another process, where it has a name: then it need not travel.
+        self.again: Callable[[], Any] | None = None
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self.again is None:
+            return super().__reduce_ex__(protocol)
+        return _made_again, (self.again, self.role, self._limit)
 
     @property
     def count(self) -> int | None:
@@ -63,17 +70,20 @@ class Batches:
             raise DataError(
                 f"The batches of the {self.role} data cannot be picked by number. Give them as a list."
             )
-        pick, about = self.pick, self.about
+        about = self.about
         return Batches(
-            lambda: (pick(number) for number in numbers),
+            lambda: map(self._picked, numbers),
             self.role,
             None,
             self.notes,
-            lambda place: pick(numbers[place]),
+            lambda place: self._picked(numbers[place]),
             lambda: len(numbers),
             lambda: blocks,
             None if about is None else lambda place: about(numbers[place]),
         )
+
+    def _picked(self, number: int) -> Any:
+        return None if self.pick is None else self.pick(number)
 
     def __iter__(self) -> Iterator[Any]:
         count = 0
@@ -137,6 +147,10 @@ def as_batches(data: Any, *, role: str, limit: int | None = None) -> Batches:
         getattr(data, "about", None),
         _hint(data, role),
     )
+
+
+def _made_again(make: Callable[[], Any], role: str, limit: int | None) -> Batches:
+    return as_batches(make(), role=role, limit=limit)
 
 
 def _hint(data: Any, role: str) -> str:

@@ -11,6 +11,7 @@
     ├── PlanError            a plan names an op that does not exist, or a scheme that the op cannot run
     ├── ArtifactError        a saved folder is tampered with, truncated, or needs code that is missing
     ├── WorkspaceError       the journal belongs to another run, or cannot be written
+    ├── ClusterError         the cluster cannot be reached, has no fitting nodes, or lost all of them
     ├── DownloadError        a file of the demo cannot be fetched or does not match its hash
     └── MissingDependency    an extra is not installed; the message is the pip command
 
@@ -26,6 +27,7 @@ from collections.abc import Iterable
 
 __all__ = [
     "ArtifactError",
+    "ClusterError",
     "ConfigError",
     "CriterionError",
     "DataError",
@@ -88,6 +90,10 @@ class ArtifactError(OctuneError):
 
 class WorkspaceError(OctuneError):
     """A workspace that cannot be used."""
+
+
+class ClusterError(OctuneError):
+    """A cluster that cannot be used. What was learned is in the journal."""
 
 
 class DownloadError(OctuneError):

@@ -110,7 +110,7 @@ class Job:
         backend = backend_for(materials.model, settings)
         try:
             _refuse_foreign_settings(settings, backend)
-            job = cls._ready(request, config, materials, backend, unlabelled)
+            job = cls._ready(request, config, materials, backend, settings, unlabelled)
             job.huggingface, job.request = origin, request
             return job
         except BaseException:
@@ -124,6 +124,7 @@ class Job:
         config: Config,
         materials: Materials,
         backend: Backend,
+        settings: Settings,
         unlabelled: Sequence[str],
     ) -> Job:
         calibration_batches = (
@@ -183,7 +184,10 @@ class Job:
             backend, Timing(config.performance.warmup, config.performance.iterations), stop, example
         )
         listener = request.listener or Listener()
-        study = Study(backend, evaluator, criterion, journal, stop, listener, stopwatch, certifier)
+        parts = (backend, evaluator, criterion, journal, stop, listener, stopwatch, certifier)
+        study = (
+            Study(*parts) if config.engine.name == "local" else _on_ray(parts, config, materials, settings)
+        )
         for note in notes:
             study.note(note)
         job = cls(config, study, calibration_batches, samples)
@@ -199,8 +203,10 @@ class Job:
         """What another process makes this job again from, and how it knows that it is the same
         (isolated.py).
         """
+        # What may end a process is tried on this machine, not on those of a cluster.
+        config = as_config(request.config).model_copy(update={"engine": Config().engine})
         return {
-            "request": replace(request, listener=None, workspace=False),
+            "request": replace(request, config=config, listener=None, workspace=False),
             "identity": json.loads(json.dumps(self.identity())),
             "threads": self.study.backend.environment().get("threads"),
             "parent": os.getpid(),
@@ -246,10 +252,21 @@ class Job:
             )
         if isinstance(error, Exception) and self.study.baseline_trial is None:
             self.study.journal.discard()
-        if self.study.apart is not None:
-            self.study.apart.close()
-        self.study.journal.close()
-        self.study.backend.close()
+        self.study.close()
+
+
+def _on_ray(parts: tuple[Any, ...], config: Config, materials: Materials, settings: Settings) -> Study:
+    """A study whose models are scored on a Ray cluster."""
+    from octune.engine.ray import Crew, Luggage, RayStudy, Wanted
+
+    engine, source = config.engine, materials.source
+    framework = None if config.model is None else config.model.framework
+    converted = config.model is not None and config.model.target == "onnx"
+    opens = None if source is None or converted else partial(sources.open_model, source, framework)
+    crew = Crew(Wanted(engine.address, engine.cpus, engine.timing, settings.threads, engine.workers))
+    study = RayStudy(*parts, crew=crew, luggage=Luggage(materials.model, opens, settings))
+    crew.note, crew.told = study.note, study.listener.spread
+    return study
 
 
 def as_config(config: Config | str | Path | dict[str, Any] | None) -> Config:
@@ -309,6 +326,11 @@ def _refuse_unimplemented(config: Config) -> None:
             "tuning.performance_only skips scoring, which is what octune.quantize() is for. Call that, or "
             "set it to false."
         )
+    if config.tuning.isolate and config.engine.name == "ray":
+        raise UnsupportedError(
+            "tuning.isolate and engine: ray cannot be combined: workers of a cluster are processes of their "
+            "own, and what ends three of them is a failed trial. Leave one of the two out."
+        )
 
 
 def _evaluators(
@@ -350,6 +372,9 @@ def _evaluators(
     )
     metric = postprocessed(metric, config.evaluation.postprocess or {})
     batches = as_batches(materials.evaluation, role="evaluation")
+    named = config.evaluation.data
+    if request.evaluation is None and named is not None and named.factory is not None:
+        batches.again = partial(sources.made_data, named.factory)
     kind = AgreementEvaluator if isinstance(metric, Agreement) else MetricEvaluator
     by = partial(kind, outputs=config.evaluation.outputs)
     if not certify:

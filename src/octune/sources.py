@@ -25,7 +25,16 @@ if TYPE_CHECKING:
     from octune.config import Config
     from octune.config.inputs import DataSource
 
-__all__ = ["SAME_DATA", "Materials", "collect", "import_name", "is_reference", "make_metric"]
+__all__ = [
+    "SAME_DATA",
+    "Materials",
+    "collect",
+    "import_name",
+    "is_reference",
+    "made_data",
+    "make_metric",
+    "open_model",
+]
 
 SAME_DATA = "calibration and evaluation use the same data: the score is flattered, give separate data"
 
@@ -118,6 +127,11 @@ def _made(reference: str, key: str, failed: type[OctuneError]) -> Any:
         ) from error
 
 
+def made_data(reference: str, role: str = "evaluation") -> Any:
+    """The data that a configuration names as ``package.module:name``."""
+    return _made(reference, f"{role}.data", DataError)
+
+
 def make_metric(metric: str | MetricFunction | Metric, options: Mapping[str, Any]) -> Metric:
     """The metric that a configuration names; ``GLUE`` with the option ``task`` is the one of that task."""
     if not isinstance(metric, str) or plain_name(metric) != "glue":
@@ -151,7 +165,7 @@ def _data(
 ) -> Any:
     size = config.calibration.batch_size if role == "calibration" else config.evaluation.batch_size
     if source.factory is not None:
-        return _made(source.factory, f"{role}.data", DataError)
+        return made_data(source.factory, role)
     if source.arrays is not None:
         batches = ArrayBatches(Path(source.arrays), size, source.part)
         if source.part == "calibration":

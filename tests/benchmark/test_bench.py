@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 import octune
 from octune.benchmark.instance import Instance, ask_all
-from octune.benchmark.pinning import placed, threads_of
 from octune.cli import app
 from octune.errors import ConfigError, DataError, OctuneError
 from octune.opening import open_model
+from octune.pinning import placed, threads_of
 from tests.digits import config, digits
 
 

@@ -58,6 +58,11 @@ DEFAULTS = {
     "performance.num_of_instance": None,
     "workspace.path": None,
     "workspace.resume": False,
+    "engine.name": "local",
+    "engine.address": "auto",
+    "engine.cpus": None,
+    "engine.workers": None,
+    "engine.timing": "driver",
 }
 
 
@@ -122,6 +127,7 @@ def test_defaults_name_every_key() -> None:
         ("tuning.timeout", "1e3", 1000.0),
         ("tuning.max_trials", 5.0, 5),
         ("workspace.resume", "yes", True),
+        ("engine.name", "Ray", "ray"),
         ("workspace.path", Path("runs/1"), Path("runs/1")),
     ],
 )

@@ -23,8 +23,8 @@ from typing import Any
 
 import octune
 from octune import errors
-from octune.benchmark.pinning import threads_of
 from octune.errors import ModelError, OctuneError
+from octune.pinning import threads_of
 
 __all__ = ["Instance", "ask_all"]
 

@@ -8,9 +8,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from octune.benchmark.pinning import placed
 from octune.config import Config
 from octune.errors import ConfigError, DataError
+from octune.pinning import placed
 
 __all__ = ["Pace", "Request", "Size"]
 

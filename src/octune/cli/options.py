@@ -60,6 +60,31 @@ Loss = Annotated[
     typer.Option("--criterion", help="How much of the fp32 score may be lost, such as 0.5%. Default: 1%."),
 ]
 
+EngineName = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        help="Where models are scored: local, or ray for a Ray cluster. Default: the file's, or local.",
+    ),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        help="The Ray cluster: auto for the one that this machine is a node of, host:port, or local to start "
+        "one here. Default: the file's, or auto."
+    ),
+]
+
+
+def with_engine(config: Config, name: str | None, address: str | None) -> Config:
+    """The configuration with the engine that the command line names."""
+    said = {key: value for key, value in (("name", name), ("address", address)) if value is not None}
+    sections = config.to_json()
+    engine = {**sections["engine"], **said}
+    if address is not None and engine["name"] != "ray":
+        raise ConfigError("--address names a Ray cluster, which only --engine ray uses. Add --engine ray.")
+    return Config.build(**{**sections, "engine": engine}) if said else config
+
 
 @dataclass(frozen=True)
 class Naming:

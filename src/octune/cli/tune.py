@@ -13,10 +13,12 @@ import typer
 from octune.cli.app import app
 from octune.cli.console import interruptible, open_console
 from octune.cli.options import (
+    Address,
     AsJson,
     CalibrationData,
     Conf,
     Data,
+    EngineName,
     Loss,
     MetricName,
     Model,
@@ -25,6 +27,7 @@ from octune.cli.options import (
     Task,
     Tokenizer,
     Verbose,
+    with_engine,
 )
 from octune.cli.places import Overwrite, check_output, run_folder, saving_notes
 from octune.config import Config, load_config
@@ -65,13 +68,15 @@ def tune(
             help="Safe on any x86-64 CPU, or on CPUs like this one. Default: the file's, or portable.",
         ),
     ] = None,
+    engine: EngineName = None,
+    address: Address = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
     """Tune the model that a YAML file or the options name, and save the winner."""
     naming = Naming(task, model, data, tokenizer, calibration, metric, criterion)
-    config = naming.applied(conf)
+    config = with_engine(naming.applied(conf), engine, address)
     if portable is not None:
         config = config.model_copy(
             update={"performance": config.performance.model_copy(update={"portable": portable})}
@@ -106,6 +111,8 @@ def resume(
     ] = None,
     output: Output = None,
     overwrite: Overwrite = False,
+    engine: EngineName = None,
+    address: Address = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     verbose: Verbose = False,
@@ -120,7 +127,7 @@ def resume(
     limits = {"max_trials": max_trials, "timeout": timeout}
     sections["tuning"] |= {name: limit for name, limit in limits.items() if limit is not None}
     _run(
-        Config.build(**sections),
+        with_engine(Config.build(**sections), engine, address),
         directory,
         resume=True,
         output=output,

@@ -15,13 +15,14 @@ from octune.config.inputs import Calibration, DataSource, Evaluation, ModelSourc
 from octune.config.limits import OpOptions, Quantization, TensorOptions
 from octune.config.load import load_config, parse_config
 from octune.config.ops import match_ops
-from octune.config.schema import Config, CriterionSection, Performance, Tuning, Workspace
+from octune.config.schema import Config, CriterionSection, Engine, Performance, Tuning, Workspace
 
 __all__ = [
     "Calibration",
     "Config",
     "CriterionSection",
     "DataSource",
+    "Engine",
     "Evaluation",
     "ModelSource",
     "OpOptions",

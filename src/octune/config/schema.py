@@ -191,6 +191,41 @@ class Workspace(Section):
     resume: Switch = Field(False, description="Continue the interrupted run in that folder.")
 
 
+class Engine(Section):
+    """Where models are scored: in this process, or on the nodes of a Ray cluster. A name alone will do:
+    ``engine: ray``.
+    """
+
+    name: Annotated[Literal["local", "ray"], *word("local", "ray")] = Field(
+        "local", description="local: in this process; ray: on a Ray cluster."
+    )
+    address: kinds.Text = Field(
+        "auto",
+        description=(
+            "The cluster: host:port, auto for the one that this machine is a node of, local to start one "
+            "here for this run."
+        ),
+    )
+    cpus: Positive | None = Field(
+        None, description="CPUs of each worker. If left out, a node has one worker with all its CPUs."
+    )
+    workers: Positive | None = Field(
+        None, description="The largest number of workers. If left out, as many as the nodes have room for."
+    )
+    timing: Annotated[Literal["driver", "node"], *word("driver", "node")] = Field(
+        "driver",
+        description=(
+            "Where speed is measured: driver is the machine that tunes, node the one with the resource "
+            "octune_timing, on which nothing else runs."
+        ),
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, data: Any) -> Any:
+        return {"name": data} if isinstance(data, str) else data
+
+
 class Config(Section):
     """The whole configuration of a run."""
 
@@ -224,6 +259,7 @@ class Config(Section):
     workspace: Annotated[Workspace, EmptyIsDefault] = Field(
         Workspace(), description="Where a run keeps its journal."
     )
+    engine: Annotated[Engine, EmptyIsDefault] = Field(Engine(), description="Where models are scored.")
 
     @classmethod
     def build(cls, **sections: Any) -> Self:

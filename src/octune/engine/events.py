@@ -35,6 +35,9 @@ class Listener:
         thread. A model that fails for certain is not scored on all of it.
         """
 
+    def spread(self, done: Mapping[str, int]) -> None:
+        """How many parts of the evaluation each node of a cluster has done, with ``engine: ray``; often."""
+
     def done(self, name: str, seconds: float) -> None:
         """A stage has ended."""
         log.info("%s took %.1f s", name, seconds)

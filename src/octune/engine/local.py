@@ -25,7 +25,7 @@ from octune.engine.journal import Journal
 from octune.engine.stop import Stop
 from octune.engine.stopwatch import Stopwatch
 from octune.engine.survey import Survey, kept_example
-from octune.errors import ConfigError, DataError, EvaluationError, OctuneError, summary
+from octune.errors import ClusterError, ConfigError, DataError, EvaluationError, OctuneError, summary
 from octune.evaluation.evaluator import Evaluator
 from octune.evaluation.examples import flipped
 from octune.evaluation.pairing import Pairing
@@ -72,6 +72,19 @@ class Study:
         self.notes.append(text)
         self.listener.note(text)
 
+    def placed(self, model: Any, trial: Trial) -> Any:
+        """The model of a trial as it is handed to what scores and times it. Another engine hands over one
+        that is elsewhere.
+        """
+        return model
+
+    def close(self) -> None:
+        """The run is over."""
+        if self.apart is not None:
+            self.apart.close()
+        self.journal.close()
+        self.backend.close()
+
     # -- stages ----------------------------------------------------------------------------------------------
 
     def baseline(self) -> Trial:
@@ -103,9 +116,16 @@ class Study:
         self.clock.enter("baseline", "scoring the fp32 model")
         begun = time.perf_counter()
         model = self.backend.fp32_model()
+        trial = Trial(
+            Plan({op.name: Scheme.fp32() for op in self.backend.ops()}),
+            form="fp32",
+            reason="the model as it came",
+            speed=FP32,
+            size=self.backend.size(model),
+        )
         with self.backend.capture(model) as seen:
             try:
-                score, pairing = self.evaluator.baseline(model)
+                score, pairing = self.evaluator.baseline(self.placed(model, trial))
             except EvaluationError as error:
                 raise type(error)(
                     f"The fp32 model could not be scored, so there is nothing to compare with. {error}"
@@ -113,14 +133,10 @@ class Study:
         if self.stopwatch.example is None:
             self.stopwatch.example = next(iter(seen), None)
         latency = self._fp32_latency()
-        trial = Trial(
-            Plan({op.name: Scheme.fp32() for op in self.backend.ops()}),
-            form="fp32",
-            reason="the model as it came",
+        trial = replace(
+            trial,
             score=score,
             latency_ms=latency.median_ms if latency else None,
-            speed=FP32,
-            size=self.backend.size(model),
             seconds=time.perf_counter() - begun,
         )
         return {"pairing": pairing.to_json(), "trial": trial.to_json()}
@@ -160,12 +176,14 @@ class Study:
             answer = self.journal.once(
                 "held out",
                 {"trial": trial.key},
-                lambda: {"score": certifier(self.model(trial), pairing).to_json()},
+                lambda: {"score": certifier(self.placed(self.model(trial), trial), pairing).to_json()},
             )
             return self.criterion.judge(baseline, Score.from_json(answer["score"]))
         except KeyboardInterrupt:
             self.stop.interrupted = True
             self.note("the winner was not scored on the data held out: interrupted by the user")
+        except ClusterError:
+            raise
         except OctuneError as error:
             self.note(f"the winner could not be scored on the data held out: {summary(error)}")
         return None
@@ -196,11 +214,15 @@ class Study:
         """What fp32 scores on the data held out."""
 
         def scored() -> dict[str, Any]:
-            score, pairing = certifier.baseline(self.backend.fp32_model(), self.pairing)
+            score, pairing = certifier.baseline(self._fp32_placed(), self.pairing)
             return {"pairing": pairing.to_json(), "score": score.to_json()}
 
         answer = self.journal.once("held out", {"trial": "fp32"}, scored)
         return Score.from_json(answer["score"]), Pairing.from_json(answer["pairing"])
+
+    def _fp32_placed(self) -> Any:
+        model, trial = self.backend.fp32_model(), self.baseline_trial
+        return model if trial is None else self.placed(model, trial)
 
     # -- trials ----------------------------------------------------------------------------------------------
 
@@ -269,6 +291,8 @@ class Study:
         except KeyboardInterrupt:
             self.stop.interrupted = True
             self.journal.append("interrupted", {"of": "forms", **key})
+        except ClusterError:
+            raise
         except Exception as error:
             log.debug("finalist", exc_info=True)
             # making them here may end the process once more
@@ -316,7 +340,8 @@ class Study:
             self.clock.enter("comparison", f"fp32 in the winner's form ({form})")
             plan = Plan({op.name: Scheme.fp32() for op in self.backend.ops()})
             for finalist in self.backend.finalists(plan, ranges, self.stopwatch.example):
-                found = self._speed(finalist.model) if finalist.form == form else None
+                model = self.placed(finalist.model, Trial(plan, form=finalist.form, samples=ranges.samples))
+                found = self._speed(model) if finalist.form == form else None
                 if found is not None:
                     return found.to_json()
             return None
@@ -334,9 +359,10 @@ class Study:
 
     def _finalist(self, form: str, model: Any, winner: Trial, ranges: Ranges) -> None:
         key, rival = _key(form, winner.plan, ranges), winner.speed or FP32
+        trial = Trial(winner.plan, form=form, reason=f"the winner, {form}", samples=ranges.samples)
 
         def timed() -> dict[str, Any]:
-            found = self._speed(model, rival)
+            found = self._speed(self.placed(model, trial), rival)
             return {"speed": None} if found is None else found.to_json()
 
         answer = self.journal.once("speed", key, timed)
@@ -352,12 +378,12 @@ class Study:
 
         def tried() -> dict[str, Any] | None:
             self.clock.enter("trial", f"scoring the {form} form of the winner")
-            trial = Trial(winner.plan, form=form, reason=f"the winner, {form}", samples=ranges.samples)
             return self._attempt(trial, lambda: model, lambda _: measured)
 
-        trial = self._add(self.journal.once("trial", key, tried))
-        if model is not None and trial is not None and trial.score is not None:  # slow to make, so it is kept
-            self.models[trial.key] = self.backend.undo_user_changes(model)
+        scored = self._add(self.journal.once("trial", key, tried))
+        # slow to make, so it is kept
+        if model is not None and scored is not None and scored.score is not None:
+            self.models[scored.key] = self.backend.undo_user_changes(model)
 
     def _attempt(
         self, trial: Trial, make: Callable[[], Any], speed: Callable[[Any], Timed | None]
@@ -366,10 +392,13 @@ class Study:
         begun = time.perf_counter()
         try:
             model = make()
+            placed = self.placed(model, trial)
             # Timed before it is scored: evaluation code may leave its mark on the model (train mode, hooks).
-            trial = replace(trial.timed(speed(model)), size=self.backend.size(model))
+            trial = replace(trial.timed(speed(placed)), size=self.backend.size(model))
             self.listener.progress(0.0)
-            trial = replace(trial, score=self.evaluator(model, self.pairing, self._standard()))
+            trial = replace(trial, score=self.evaluator(placed, self.pairing, self._standard()))
+        except ClusterError:  # says nothing about the plan
+            raise
         except KeyboardInterrupt:
             self.stop.interrupted = True
             return None

@@ -37,7 +37,8 @@ class Stopwatch:
         # milliseconds of every op in every scheme by itself, once they are known
         self.costs: Mapping[tuple[str, Scheme], float] = {}
         self.busiest = 0.0  # the largest share of the CPU that other processes had while a speed was measured
-        self._backend, self._timing, self._stop = backend, timing, stop
+        self.timing = timing
+        self._backend, self._stop = backend, stop
         self._patience = patience or Patience()
 
     @cached_property
@@ -68,7 +69,7 @@ class Stopwatch:
         calls = self._call(self.fp32_model), self._call(model)
         timed = compare(
             *calls,
-            self._timing,
+            self.timing,
             rival=rival,
             ceiling=ceiling,
             patience=self._patience,

@@ -51,6 +51,9 @@ class Survey:
     # measures the harm of a plan in another process; None if that is to be done here
     elsewhere: Callable[[Plan, Ranges], float | None] = lambda plan, ranges: None
     work: Work | None = None
+    # what times ops; and the batch that the backend was prepared with, if there was one
+    time_ops: Callable[[Backend, Sequence[Op], Ranges], dict[tuple[str, Scheme], float]] = measure_ops
+    prepared: Any = None
 
     def prepare(self, batches: Batches | None) -> None:
         """Let the backend get ready for plans on a first batch, if there is one."""
@@ -60,6 +63,7 @@ class Survey:
             self.backend.prepare(inputs)
             if self.journal.kept(EXAMPLE) is None and (content := example.to_bytes(inputs)) is not None:
                 self.journal.keep(EXAMPLE, content)
+            self.prepared = inputs
 
     def count(self, batches: Batches | None) -> None:
         """Learn how many multiply-adds each op is, and what else computes, on a first batch."""
@@ -153,7 +157,7 @@ class Survey:
 
         def timed() -> list[list[Any]]:
             self.clock.enter("cost", "timing ops on this machine")
-            return _flatten(measure_ops(self.backend, ops, ranges))
+            return _flatten(self.time_ops(self.backend, ops, ranges))
 
         costs = _restore(self.journal.once("cost", {"samples": ranges.samples}, timed))
         self.stopwatch.costs = costs

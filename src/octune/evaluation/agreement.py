@@ -16,14 +16,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from octune.errors import ConfigError, EvaluationError
 from octune.evaluation.arrays import check_lengths
-from octune.evaluation.evaluator import MetricEvaluator
+from octune.evaluation.evaluator import MetricEvaluator, Runner
 from octune.evaluation.feedback import fed_back
 from octune.evaluation.metrics import Answer, Metric, Outputs
 from octune.evaluation.pairing import Pairing
@@ -148,6 +148,12 @@ class AgreementEvaluator(MetricEvaluator):
     def _fp32_answers(self) -> dict[Any, list[Any]]:
         """By number of the batch, and how outputs are compared."""
         return {}
+
+    def bound(self, backend: Runner | None) -> Self:
+        other = super().bound(backend)
+        for known in ("_fp32", "_fp32_answers"):  # of the other backend's model
+            vars(other).pop(known, None)
+        return other
 
     def notes(self, pairing: Pairing) -> Sequence[str]:
         left = [name for name, kind in pairing.kinds.items() if kind == LEFT_OUT]

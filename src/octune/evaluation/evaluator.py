@@ -8,12 +8,14 @@ evaluator(int8, pairing, Standard(baseline, criterion))     # stopped as soon as
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any, Protocol
+from itertools import islice, pairwise
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +27,7 @@ from octune.evaluation.examples import Example, Models
 from octune.evaluation.guard import as_score, call_limited
 from octune.evaluation.metrics import Answer, Metric
 from octune.evaluation.pairing import Pairing
+from octune.evaluation.spread import Answers, Spread
 from octune.evaluation.tally import Tally, has_groups
 from octune.referee import Referee, Standard
 from octune.score import Score
@@ -94,6 +97,17 @@ class Evaluator(ABC):
         """What the user should know about how it scores."""
         return ()
 
+    @property
+    def spreads(self) -> bool:
+        """Whether parts of the data can be scored by themselves, as a :class:`Spread` does."""
+        return False
+
+    def bound(self, backend: Runner | None) -> Self:
+        """The same evaluator for the models of another backend: one in another process, say."""
+        other = copy.copy(self)
+        other.progress = lambda share: None
+        return other
+
     def examples(
         self, models: Models, pairing: Pairing, items: Sequence[int], rows: Callable[[Any, list[int]], Any]
     ) -> list[Example]:
@@ -155,6 +169,15 @@ class MetricEvaluator(Evaluator):
         )
         self.higher_is_better, self.name = metric.higher_is_better, metric.name
 
+    @property
+    def spreads(self) -> bool:
+        return True
+
+    def bound(self, backend: Runner | None) -> Self:
+        other = super().bound(backend)
+        other._backend = backend  # type: ignore[assignment]  # None while it travels
+        return other
+
     def _rehearse(self, model: Any, batch: Any) -> None:
         self._metric.check(*self._answers(model, 0, batch, Pairing()))
 
@@ -208,15 +231,15 @@ class MetricEvaluator(Evaluator):
     def _evaluate(self, model: Any, pairing: Pairing) -> tuple[Score, Pairing]:
         tally = Tally(self._metric, by_item=self._metric.items == "own" and not has_groups(self._metric))
         digests, rows = [], 0
-        for number, batch in enumerate(self._batches):
-            predictions, labels = self._answers(model, number, batch, pairing)
-            tally.add(number, predictions, labels)
-            digests.append(_digest(labels))
-            rows += len(labels)
-            self._tell(number + 1, rows, pairing)
-            # Whole batches: what belongs together (the windows of one question) shares a batch.
-            if self._samples is not None and rows >= self._samples:
-                break
+        with closing(self._walked(model, pairing)) as walked:
+            for number, predictions, labels in walked:
+                tally.add(number, predictions, labels)
+                digests.append(_digest(labels))
+                rows += len(labels)
+                self._tell(number + 1, rows, pairing)
+                # Whole batches: what belongs together (the windows of one question) shares a batch.
+                if self._samples is not None and rows >= self._samples:
+                    break
         score = tally.score()
         found = replace(pairing, counts=tuple(tally.counts()), digests=tuple(digests))
         if not pairing.digests:
@@ -254,25 +277,25 @@ class MetricEvaluator(Evaluator):
             np.full(total, np.nan),
             np.zeros(total, dtype=bool),
         )
-        for stage, batches in zip(walk.stages, self._staged(walk), strict=False):
-            for number, batch in zip(stage, batches, strict=True):
-                predictions, labels = self._answers(model, number, batch, pairing)
-                if _digest(labels) != pairing.digests[number]:
-                    return self._evaluate(model, pairing)[0]  # not the batch that the baseline saw
-                tally.add(number, predictions, labels)
-                count = int(walk.counts[number])
-                done[ends[number] - count : ends[number]] = True
-                seen += count
-                self.progress(seen / total)
-            if not referee.due(seen):
-                continue
-            score = tally.score()
-            if score.items is None or score.items.size != seen:
-                continue
-            found[done] = score.items
-            p = referee.p(seen, found[walk.order[:seen]])
-            if p <= ALPHA:
-                return replace(score, total=total, p=p, index=np.flatnonzero(done), span=None)
+        with closing(self._walked(model, pairing, [n for stage in walk.stages for n in stage])) as walked:
+            for stage in walk.stages:
+                for number, predictions, labels in islice(walked, len(stage)):
+                    if _digest(labels) != pairing.digests[number]:
+                        return self._evaluate(model, pairing)[0]  # not the batch that the baseline saw
+                    tally.add(number, predictions, labels)
+                    count = int(walk.counts[number])
+                    done[ends[number] - count : ends[number]] = True
+                    seen += count
+                    self.progress(seen / total)
+                if not referee.due(seen):
+                    continue
+                score = tally.score()
+                if score.items is None or score.items.size != seen:
+                    continue
+                found[done] = score.items
+                p = referee.p(seen, found[walk.order[:seen]])
+                if p <= ALPHA:
+                    return replace(score, total=total, p=p, index=np.flatnonzero(done), span=None)
         return tally.score()
 
     def _walk(self, pairing: Pairing, baseline: Score) -> _Walk | None:
@@ -310,15 +333,33 @@ class MetricEvaluator(Evaluator):
             shuffled,
         )
 
-    def _staged(self, walk: _Walk) -> Iterator[Iterator[Any]]:
-        """The batches of each stage, picked by number where that is possible, else as they come."""
-        pick = self._batches.pick
-        if pick is not None:
-            yield from (map(pick, stage) for stage in walk.stages)
+    def _walked(self, model: Any, pairing: Pairing, order: Sequence[int] | None = None) -> Answers:
+        """What a model answers to the batches in this order, or in their own; one batch after the other."""
+        if isinstance(model, Spread):
+            count = self._batches.count
+            numbers = range(count or 0) if order is None else order
+            # Data that cannot be picked from goes along with its numbers.
+            parts = self._in_order(order) if count is None else [(number, None) for number in numbers]
+            yield from model.answers(self, parts, pairing)
             return
-        batches = iter(self._batches)
-        for stage in walk.stages:
-            yield (batch for _, batch in zip(stage, batches, strict=False))
+        for number, batch in self._in_order(order):
+            yield number, *self._answers(model, number, batch, pairing)
+
+    def _in_order(self, order: Sequence[int] | None) -> Iterator[tuple[int, Any]]:
+        """Batches with their numbers, picked where that is possible, else as they come."""
+        pick = self._batches.pick
+        if order is None:
+            yield from enumerate(self._batches)
+        elif pick is not None:
+            yield from ((number, pick(number)) for number in order)
+        else:
+            yield from zip(order, islice(self._batches, len(order)), strict=True)
+
+    def answers(self, model: Any, parts: Iterable[tuple[int, Any]], pairing: Pairing) -> Answers:
+        """What a model answers to some batches, which are picked by number where they are None."""
+        for number, batch in parts:
+            found = self._batches.pick(number) if batch is None and self._batches.pick else batch
+            yield number, *self._answers(model, number, found, pairing)
 
     def _answers(self, model: Any, number: int, batch: Any, pairing: Pairing) -> tuple[list[Any], list[Any]]:
         """What the model answers to a batch, and what would have been right; one entry per row."""

@@ -13,7 +13,7 @@ until a candidate is certain to fail.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from octune.errors import EvaluationError
 from octune.evaluation.evaluator import SEED, Evaluator
 from octune.evaluation.guard import as_score
 from octune.evaluation.pairing import Pairing
+from octune.evaluation.spread import Spread
 from octune.referee import Referee, Standard
 from octune.score import Score
 from octune.statistics.sequential import ALPHA
@@ -60,6 +61,10 @@ class FunctionEvaluator(Evaluator):
         self._function, self._seed, self._share = function, seed, share
         self._subset = takes_subset(function)
         self.name = getattr(function, "__name__", "evaluate")
+
+    @property
+    def spreads(self) -> bool:
+        return self._subset
 
     def _rehearse(self, model: Any, batch: Any) -> None:
         if self._subset:
@@ -111,6 +116,7 @@ class FunctionEvaluator(Evaluator):
         return _score(items, hits, limits)
 
     def _all(self, model: Any) -> Any:
+        model = model.here if isinstance(model, Spread) else model  # only the whole says how many there are
         needed = (
             self._subset
             and inspect.signature(self._function).parameters["subset"].default is inspect.Parameter.empty
@@ -119,11 +125,17 @@ class FunctionEvaluator(Evaluator):
 
     def _some(self, model: Any, places: Ints) -> Score:
         """The scores of these items; never of a single one, which could not be told from a score of all."""
-        score = as_score(self._function(model, subset=places.tolist()))
-        if score.items is None or score.items.size != places.size:
+        if isinstance(model, Spread):
+            return _joined(model.scores(self, places.tolist()))
+        return self.score_of(model, places.tolist())
+
+    def score_of(self, model: Any, places: Sequence[int]) -> Score:
+        """What the function says of these items, and that it is as many."""
+        score = as_score(self._function(model, subset=list(places)))
+        if score.items is None or score.items.size != len(places):
             got = "one number" if score.items is None else f"{score.items.size} numbers"
             raise EvaluationError(
-                f"evaluate(model, subset=...) was asked for {places.size} items, and returned {got}. "
+                f"evaluate(model, subset=...) was asked for {len(places)} items, and returned {got}. "
                 "It must return one number for each item of the subset, in that order."
             )
         return score
@@ -133,6 +145,18 @@ def _score(
     items: npt.NDArray[np.float64], hits: npt.NDArray[np.float64], limits: tuple[float, float]
 ) -> Score:
     return Score.from_items(items, hits=None if np.isnan(hits).any() else hits, limits=limits)
+
+
+def _joined(parts: Sequence[Score]) -> Score:
+    """One score of several pieces: what holds for all of them holds for the whole."""
+    items = [part.items for part in parts if part.items is not None]
+    hits = [part.hits for part in parts if part.hits is not None]
+    limits = {part.limits for part in parts}
+    return Score.from_items(
+        np.concatenate(items),
+        hits=np.concatenate(hits) if len(hits) == len(parts) else None,
+        limits=limits.pop() if len(limits) == 1 else None,
+    )
 
 
 def _part(score: Score, places: Ints) -> Score:

@@ -7,7 +7,7 @@ with closing(LiveProgress(console, timeout)) as listener:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -111,6 +111,12 @@ def best_so_far(trials: Sequence[Trial]) -> tuple[int, Trial] | None:
     return max(passing, key=lambda item: item[1].speedup or 0.0, default=None)
 
 
+def places(done: Mapping[str, int], most: int = 6) -> str:
+    """Where the parts of an evaluation were done, in a few words."""
+    named = [f"{node} {parts}" for node, parts in sorted(done.items())[:most]]
+    return ", ".join([*named, *([f"{len(done) - most} more nodes"] if len(done) > most else [])])
+
+
 class LiveProgress(Listener):
     """A live table on a terminal, with the best trial so far; plain lines elsewhere."""
 
@@ -121,6 +127,7 @@ class LiveProgress(Listener):
         self._begun = time.monotonic()
         self._timeout = timeout
         self._pace = Pace()
+        self._spread: dict[str, int] = {}
         self._live: Live | None = None
         self._lines = not console.is_terminal  # a live table cannot be drawn there
         if not self._lines:
@@ -148,6 +155,8 @@ class LiveProgress(Listener):
         """The time that was spent, and what is known of the time that is left."""
         spent = time.monotonic() - self._begun
         known = [f"{spent:.0f} s"]
+        if self._spread:
+            known.append(places(self._spread))
         if self._pace.share is not None:
             known.append(f"scored {self._pace.share:.0%}")
         if (left := self._pace.left) is not None:
@@ -167,12 +176,15 @@ class LiveProgress(Listener):
         )
 
     def stage(self, name: str, detail: str) -> None:
-        self._stage, self._pace = f"{name}: {detail}", Pace()
+        self._stage, self._pace, self._spread = f"{name}: {detail}", Pace(), {}
         if self._lines:
             self._say(self._stage)
 
     def progress(self, share: float) -> None:
         self._pace(share)
+
+    def spread(self, done: Mapping[str, int]) -> None:
+        self._spread = dict(done)
 
     def done(self, name: str, seconds: float) -> None: ...
 

@@ -69,6 +69,12 @@ class Recording(Listener):
     def stage(self, name: str, detail: str) -> None:
         self._tell(lambda one: one.stage(name, detail))
 
+    def progress(self, share: float) -> None:
+        self._listener.progress(share)  # too often for a record
+
+    def spread(self, done: Mapping[str, int]) -> None:
+        self._listener.spread(done)
+
     def done(self, name: str, seconds: float) -> None:
         self._tell(lambda one: one.done(name, seconds))
 

@@ -1,0 +1,427 @@
+"""The workers of a run, and what they are given to do.
+
+    crew = Crew(Wanted("auto"), note=study.note)
+    crew.start(describe())                      # one worker on every node of this kind
+    for found in crew.run(shards): ...          # in the order of the shards, whoever did them
+    crew.close()
+
+A worker that dies costs the shard it was at: another one does it again. Whoever closes the iterator of
+:meth:`Crew.run` has seen enough, and what is still under way is called off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import logging
+import math
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from octune.engine.ray.kind import difference
+from octune.engine.ray.nodes import Node, connect, disconnect, hire, nodes
+from octune.engine.ray.signals import undisguised, uninterrupted
+from octune.engine.ray.worker import Box
+from octune.errors import ClusterError, EvaluationError, EvaluationTimeout, plural, summary
+
+__all__ = ["TIMING", "Crew", "Shard", "Wanted"]
+
+log = logging.getLogger("octune")
+TIMING = "octune_timing"  # the resource of a node where nothing but timing is done
+LOOK_SECONDS = 5.0  # how often it is seen whether there are new nodes
+STARTING = 60.0  # seconds that new workers get, and that a run waits for one after it has lost all
+GRACE = 5.0  # seconds that a worker gets to come to an end with what nobody wants any more
+AHEAD = 2  # shards that a worker has: one under way, and the next, so that it need not wait for it
+WINDOW = 8  # shards for each worker that may be done before their turn
+SHARD_SECONDS = 0.25  # long against the millisecond that sending one takes, short against an evaluation
+LARGEST = 1024
+MOST_DEATHS = 3  # workers that one shard may take along, before it is taken for the cause
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which cluster, and how much of it: ``cpus`` for each worker (None: a node's); where speed is measured,
+    and with how many ``threads`` (None: those of the node). At most so many ``workers`` score.
+    """
+
+    address: str = "auto"
+    cpus: int | None = None
+    timing: str = "driver"
+    threads: int | None = None
+    workers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One call of a worker's method, which returns seconds and an answer; ``size`` is how much it does."""
+
+    method: str
+    arguments: tuple[Any, ...]
+    size: int
+
+
+@dataclass(eq=False)
+class _Member:
+    """One worker, and the shards it has: the first one is under way."""
+
+    actor: Any
+    node: Node
+    has: list[Any] = field(default_factory=list)
+
+
+class Crew:
+    """All workers of one run. ``note`` is told what the user should know, ``told`` how many parts of the
+    evaluation each node has done.
+    """
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        note: Callable[[str], None] = lambda text: None,
+        told: Callable[[Mapping[str, int]], None] = lambda done: None,
+    ) -> None:
+        self.wanted, self.note, self.told = wanted, note, told
+        self.members: list[_Member] = []
+        self._recruits: dict[Any, _Member] = {}  # by what they were asked: which kind of node they are on
+        self._hired: Counter[str] = Counter()  # workers that each node has, or is to have
+        self._unfit: set[str] = set()
+        self._looked = -math.inf
+        self._here: Mapping[str, Any] = {}
+        self._connected: bool | None = None  # whether this has connected, and so must disconnect
+        self._pace: float | None = None  # seconds for one part of a shard
+        self.left_out: dict[str, str] = {}  # nodes that are not used, and why
+        self.timer: Any = None
+        self.latest: _Round | None = None
+        self.kinds: dict[str, Mapping[str, Any]] = {}
+
+    # -- beginning and end -----------------------------------------------------------------------------------
+
+    def start(self, here: Mapping[str, Any]) -> None:
+        """Connect, and hire a worker on every node of this kind; ClusterError if there is none."""
+        self._here = here
+        self._connected = connect(self.wanted.address)
+        self.muster(STARTING)
+        if not self.members:
+            reasons = "; ".join(f"{node}: {why}" for node, why in self.left_out.items())
+            raise ClusterError(
+                "No node of the cluster can score for this run. It needs nodes with the CPU class and the "
+                f"library versions of the machine that tunes. {reasons or 'There are no nodes with CPUs.'}"
+            )
+        if self.wanted.timing == "node":
+            self._hire_timer()
+
+    def close(self) -> None:
+        """Let everybody go, whatever they are at."""
+        import ray
+
+        if self._connected is None:
+            return
+        hired = [member.actor for member in (*self.members, *self._recruits.values())]
+        for actor in [*hired, *([self.timer] if self.timer is not None else [])]:
+            with contextlib.suppress(Exception):  # the cluster may be gone: there is nobody left to let go
+                ray.kill(actor)
+        self.members, self._recruits, self.timer = [], {}, None
+        if self._connected:
+            disconnect()
+        self._connected = None
+
+    def put(self, value: Any) -> Box:
+        """Something for all workers, sent to each node once."""
+        import ray
+
+        return Box(ray.put(value))
+
+    # -- who is there ----------------------------------------------------------------------------------------
+
+    def muster(self, seconds: float = 0) -> None:
+        """Hire on nodes that are new, and take in who has come: all of them, or as many as come in time."""
+        import ray
+
+        until = time.monotonic() + seconds
+        while True:
+            if time.monotonic() - self._looked > LOOK_SECONDS:
+                self._look()
+            if not self._recruits:
+                return
+            left = max(0.0, until - time.monotonic())
+            ready, _ = ray.wait(list(self._recruits), num_returns=1, timeout=min(left, LOOK_SECONDS))
+            if ready:
+                self._meet(ready[0])
+            elif left <= LOOK_SECONDS:
+                return
+
+    def _look(self) -> None:
+        """Hire where there is room."""
+        self._looked = time.monotonic()
+        for node in nodes():
+            if TIMING in node.resources or node.id in self._unfit:
+                continue
+            room = node.slots(self.wanted.cpus) - self._hired[node.id]
+            for _ in range(max(0, min(room, self._wanting))):
+                self._recruit(node)
+
+    @property
+    def _wanting(self) -> int:
+        """How many more workers there may be."""
+        most = self.wanted.workers
+        return sys.maxsize if most is None else max(0, most - len(self.members) - len(self._recruits))
+
+    def _recruit(self, node: Node) -> None:
+        self._hired[node.id] += 1
+        actor = hire(node, self.wanted.cpus)
+        self._recruits[actor.describe.remote()] = _Member(actor, node)
+
+    def _meet(self, ref: Any) -> None:
+        """Take a worker in, if what it scores can be compared with what is scored elsewhere."""
+        import ray
+
+        member = self._recruits.pop(ref)
+        if member.node.id in self._unfit:
+            ray.kill(member.actor)
+            return
+        try:
+            kind = ray.get(ref)
+            why = difference(self._here, kind)
+        except ray.exceptions.RayError as error:
+            why = f"a worker could not start there ({summary(error)})"
+        if why:
+            ray.kill(member.actor)
+            self._unfit.add(member.node.id)
+            self._looked = -math.inf  # others may take its place
+            self.left_out[member.node.name] = why
+            self.note(f"node {member.node.name} is not used: {why}")
+            return
+        self.kinds[member.node.name] = kind
+        self.members.append(member)
+
+    def _hire_timer(self) -> None:
+        import ray
+
+        chosen = next((node for node in nodes() if TIMING in node.resources), None)
+        if chosen is None:
+            raise ClusterError(
+                f"engine.timing is node, and no node of the cluster has the resource {TIMING}. Start one "
+                f"with: ray start --address=... --resources='{{\"{TIMING}\": 1}}'. Or leave engine.timing "
+                "out: then this machine times."
+            )
+        self.timer = hire(chosen, None, {TIMING: 1}, self.wanted.threads)
+        try:
+            kind = ray.get(self.timer.describe.remote(), timeout=STARTING)
+        except ray.exceptions.RayError as error:
+            raise ClusterError(
+                f"The timing node {chosen.name} gave no worker in {STARTING:g} s: {summary(error)}. Nothing "
+                "else may run on it."
+            ) from error
+        if why := difference(self._here, kind):
+            raise ClusterError(f"The timing node {chosen.name} cannot be used: {why}.")
+        self.kinds[chosen.name] = kind
+
+    def ask_timer(self, method: str, *arguments: Any) -> Any:
+        """Have the node that times answer; the machine that tunes waits."""
+        return _taken(getattr(self.timer, method).remote(*arguments))
+
+    def all(self, method: str, *arguments: Any) -> None:
+        """Have all workers do something; what one of them raises is raised here."""
+        import ray
+
+        asked = {getattr(member.actor, method).remote(*arguments): member for member in self.members}
+        for ref, member in asked.items():
+            try:
+                _taken(ref)
+            except ray.exceptions.RayActorError:
+                self.lose(member)
+
+    # -- what they do ----------------------------------------------------------------------------------------
+
+    def parts_each(self, left: int = 0) -> int:
+        """How many parts of the work make a shard of the right length; fewer at the end, where ``left`` is
+        known: all workers are to come to it at the same time.
+        """
+        if self._pace is None:
+            return 1
+        each = min(LARGEST, round(SHARD_SECONDS / max(self._pace, 1e-6)))
+        fair = math.ceil(left / (AHEAD * max(1, len(self.members)))) if left > 0 else each
+        return max(1, min(each, fair))
+
+    def run(self, shards: Iterable[Shard]) -> Generator[Any, None, None]:
+        """What the workers answer, in the order of the shards. One pass goes on at a time."""
+        self.latest = _Round(self, shards)
+        self._pace = None  # another model is as fast as it is
+        return self.latest.results()
+
+    def note_pace(self, seconds: float, size: int) -> None:
+        """So long did a shard of that size take."""
+        each = seconds / max(1, size)
+        self._pace = each if self._pace is None else 0.7 * self._pace + 0.3 * each
+
+    def tell(self, done: Mapping[str, int]) -> None:
+        """How many parts each node has done."""
+        self.told(done)
+
+    def lose(self, member: _Member) -> None:
+        """A worker is gone: another one is hired in its place."""
+        if member in self.members:
+            self.members.remove(member)
+        log.warning("a worker on %s is gone; what it was at is done again", member.node.name)
+        self._hired[member.node.id] -= 1
+        self._looked = -math.inf
+
+    def dismiss(self, members: Iterable[_Member]) -> None:
+        """Stop workers that do not come to an end, and hire others."""
+        import ray
+
+        for member in list(members):
+            with contextlib.suppress(Exception):  # it may be gone already
+                ray.kill(member.actor)
+            if member in self.members:
+                self.members.remove(member)
+            self._hired[member.node.id] -= 1
+            self._looked = -math.inf
+
+    def wait_for_somebody(self) -> None:
+        """All workers are gone: wait for new ones; ClusterError if none come."""
+        until = time.monotonic() + STARTING
+        while not self.members:
+            if time.monotonic() > until:
+                raise ClusterError(
+                    f"All workers of the cluster are gone, and none came back in {STARTING:g} s. What was "
+                    "learned is in the journal: resume the run when the cluster is back, or with "
+                    "engine: local."
+                )
+            self.muster(1.0)
+
+
+class _Round:
+    """One pass over shards."""
+
+    def __init__(self, crew: Crew, shards: Iterable[Shard]) -> None:
+        self._crew = crew
+        self._shards = zip(count(), shards)  # numbered
+        self._again: list[tuple[int, Shard]] = []  # those whose worker is gone: they come first
+        self._flying: dict[Any, tuple[int, Shard, _Member]] = {}
+        self._done: dict[int, Any] = {}
+        self._tries: Counter[int] = Counter()
+        self._due = 0
+        self._over = False
+        self._parts: Counter[str] = Counter()
+
+    def results(self) -> Generator[Any, None, None]:
+        import ray
+
+        willing = True  # whether the workers may come to an end with what they are at
+        try:
+            while self._fill() or self._flying or self._done:
+                while self._due in self._done:
+                    self._due += 1
+                    yield self._done.pop(self._due - 1)
+                if not self._flying:
+                    continue
+                with undisguised():
+                    ready, _ = ray.wait(list(self._flying), num_returns=1, timeout=1.0)
+                for ref in ready:
+                    self._land(ref)
+        except (KeyboardInterrupt, EvaluationTimeout):
+            willing = False
+            raise
+        finally:
+            with uninterrupted():
+                self._call_off(willing=willing)
+
+    def _fill(self) -> bool:
+        """Give the workers as much as they can take; whether there is anything left to give."""
+        crew = self._crew
+        if crew.latest is not self:  # a pass that ran out of time may live on in a thread of its own
+            raise EvaluationTimeout("Another model is being scored by now.")
+        if not crew.members:
+            crew.wait_for_somebody()
+        crew.muster()
+        while True:
+            member = min(crew.members, key=lambda one: len(one.has))
+            if len(member.has) >= AHEAD:
+                return True
+            following = self._following()
+            if following is None:
+                return bool(self._again) or not self._over
+            number, shard = following
+            ref = getattr(member.actor, shard.method).remote(*shard.arguments)
+            member.has.append(ref)
+            self._flying[ref] = number, shard, member
+
+    def _following(self) -> tuple[int, Shard] | None:
+        if self._again:
+            return heapq.heappop(self._again)
+        if self._over or len(self._done) >= WINDOW * len(self._crew.members):
+            return None
+        following = next(self._shards, None)
+        self._over = following is None
+        return following
+
+    def _land(self, ref: Any) -> None:
+        import ray
+
+        if ref not in self._flying:  # its worker was lost a moment ago
+            return
+        number, shard, member = self._flying[ref]
+        try:
+            seconds, answer = _taken(ref)
+        except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:
+            self._lost(member, error)
+            return
+        del self._flying[ref]
+        member.has.remove(ref)
+        self._crew.note_pace(seconds, shard.size)
+        self._parts[member.node.name] += shard.size
+        self._crew.tell(self._parts)
+        self._done[number] = answer
+
+    def _lost(self, member: _Member, error: Exception) -> None:
+        """A worker is gone. What it was at counts as tried, what it had before it does not."""
+        for place, ref in enumerate(member.has):
+            number, shard, _ = self._flying.pop(ref)
+            self._tries[number] += place == 0
+            if self._tries[number] >= MOST_DEATHS:
+                raise EvaluationError(
+                    f"Scoring ended {plural(MOST_DEATHS, 'worker')} of the cluster at the same part of the "
+                    f"data, one after the other: {summary(error)}"
+                ) from error
+            heapq.heappush(self._again, (number, shard))
+        member.has.clear()
+        self._crew.lose(member)
+
+    def _call_off(self, *, willing: bool) -> None:
+        """What is still under way is wanted no more. Those that do not come to an end soon are replaced."""
+        import ray
+
+        busy = {member for _, _, member in self._flying.values()}
+        if not busy:
+            return
+        for ref in self._flying:
+            with contextlib.suppress(Exception):  # it may be done by now
+                ray.cancel(ref)
+        self._flying.clear()
+        for member in busy:
+            member.has.clear()
+        if willing:
+            idle = {member.actor.idle.remote(): member for member in busy}
+            _, late = ray.wait(list(idle), num_returns=len(idle), timeout=GRACE)
+            busy = {idle[ref] for ref in late}
+        self._crew.dismiss(busy)
+
+
+def _taken(ref: Any) -> Any:
+    """What a worker has answered; what its code raised is raised here."""
+    import ray
+
+    try:
+        with undisguised():
+            return ray.get(ref)
+    except ray.exceptions.RayTaskError as error:
+        cause = error.cause
+        if isinstance(cause, Exception) and not isinstance(cause, ray.exceptions.RayError):
+            raise cause from None
+        raise EvaluationError(f"A worker of the cluster failed: {summary(error)}") from error

@@ -1,0 +1,245 @@
+"""A tuning run whose models are scored on a Ray cluster.
+
+The same stages as :class:`Study`, in the same order, with the same answers. What is elsewhere is scoring, and
+timing where that is asked for; the search, the journal and the sequential test are here.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import islice
+from operator import length_hint
+from typing import Any
+
+from octune.backends.base import Backend, Settings
+from octune.calibration import Ranges
+from octune.cost.latency import FP32, Latency, Speedup, Timed
+from octune.engine.local import Study
+from octune.engine.ray.crew import Crew, Shard
+from octune.engine.ray.kind import describe
+from octune.engine.ray.worker import Box, Parcel, Recipe
+from octune.errors import UnsupportedError, WorkspaceError, plural, summary
+from octune.evaluation.evaluator import Evaluator, MetricEvaluator
+from octune.evaluation.function import FunctionEvaluator
+from octune.evaluation.pairing import Pairing
+from octune.evaluation.spread import Answers, Spread
+from octune.plan import Op, Plan, Scheme
+from octune.result import Trial
+from octune.score import Score
+
+__all__ = ["Luggage", "RayStudy"]
+
+log = logging.getLogger("octune")
+
+
+@dataclass(frozen=True, slots=True)
+class Luggage:
+    """What the backend was made from, for making it again on the nodes: the model, or what opens it there;
+    and its settings.
+    """
+
+    model: Any
+    opens: Callable[[], Any] | None
+    settings: Settings
+
+
+@dataclass
+class RayStudy(Study):
+    """One model being tuned, with the help of a crew of workers."""
+
+    crew: Crew = field(kw_only=True)
+    luggage: Luggage = field(kw_only=True)
+    parcel: Parcel | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._boxes: dict[tuple[str, int], Box] = {}
+        if self.crew.wanted.timing == "node":
+            self.survey.time_ops = self._time_ops
+
+    # -- beginning and end -----------------------------------------------------------------------------------
+
+    def baseline(self) -> Trial:
+        self._begin()
+        return super().baseline()
+
+    def _begin(self) -> None:
+        """Hire the crew and send it what it works on."""
+        self.clock.enter("cluster", f"starting workers on the cluster at {self.crew.wanted.address}")
+        here = describe()
+        self._same_class(here)
+        self.crew.start(here)
+        self.parcel = self._packed()
+        self.crew.all("open", self.parcel)
+        self.journal.append(
+            "cluster",
+            {"driver": here, "nodes": self.crew.kinds, "left out": self.crew.left_out},
+        )
+        self.note(
+            f"scored by {plural(len(self.crew.members), 'worker')} on "
+            f"{plural(len({member.node.id for member in self.crew.members}), 'node')} of a Ray cluster"
+            if any(map(_spreads, self._evaluators))
+            else "evaluate= takes no subset, so it cannot be spread: models are scored on this machine alone"
+        )
+
+    def _same_class(self, here: Mapping[str, Any]) -> None:
+        """A run that is resumed goes on where its speeds can be compared."""
+        for record in self.journal.records("cluster"):
+            before = record["driver"]
+            if (before["cpu"], before["class"]) != (here["cpu"], here["class"]):
+                raise WorkspaceError(
+                    f"The run in {self.journal.folder} was begun on another kind of CPU ({before['cpu']}, "
+                    f"here {here['cpu']}): its speeds cannot be compared with those of this machine. Resume "
+                    "it on a machine of that kind, or choose another workspace.path."
+                )
+
+    def _packed(self) -> Parcel:
+        model, opens, evaluators = self.luggage.model, self.luggage.opens, dict[str, Box]()
+        for name, evaluator in zip(("search", "held out"), self._evaluators, strict=False):
+            evaluators[name] = self._sent(
+                evaluator.bound(None),
+                "The evaluation data, the metric or the evaluate function",
+                "Name them as package.module:name, or leave out what cannot be pickled (open files, locks).",
+            )
+        travels = opens if opens is not None and isinstance(model, str | bytes) else model
+        try:
+            box = self._sent(travels, "The model", "Give it by its path.")
+        except UnsupportedError:
+            if opens is None or travels is opens:
+                raise
+            travels = opens
+            box = self._sent(opens, "The model", "Give it by its path.")
+        return Parcel(
+            box,
+            travels is opens,
+            self.backend.name,
+            self.backend.fingerprint(),
+            self.luggage.settings,
+            evaluators,
+        )
+
+    def _sent(self, value: Any, what: str, advice: str) -> Box:
+        try:
+            return self.crew.put(value)
+        except Exception as error:  # whatever pickling an object of the user's raises
+            raise UnsupportedError(
+                f"{what} cannot be sent to the nodes of the cluster: {type(error).__name__}: "
+                f"{summary(error)}. {advice}"
+            ) from error
+
+    @property
+    def _evaluators(self) -> list[Evaluator]:
+        return [self.evaluator, *([] if self.certifier is None else [self.certifier])]
+
+    def close(self) -> None:
+        self.crew.close()
+        super().close()
+
+    # -- models that are elsewhere ---------------------------------------------------------------------------
+
+    def placed(self, model: Any, trial: Trial) -> Any:
+        return _Elsewhere(model, self, self._recipe(trial))
+
+    def _recipe(self, trial: Trial) -> Recipe:
+        if trial.form == "fp32":
+            return Recipe("fp32", Plan())
+        prepared = None if self.survey.prepared is None else self._box("prepared", 0, self.survey.prepared)
+        ranges = self._box("ranges", trial.samples, self.survey.ranges.get(trial.samples, Ranges()))
+        example = None if trial.form == "eager" else self._box("example", 0, self.stopwatch.example)
+        return Recipe(trial.form, trial.plan, prepared, ranges, example)
+
+    def _box(self, name: str, number: int, value: Any) -> Box:
+        """Sent once."""
+        key = name, number
+        if key not in self._boxes:
+            self._boxes[key] = self.crew.put(value)
+        return self._boxes[key]
+
+    def spread(
+        self,
+        recipe: Recipe,
+        method: str,
+        evaluator: Evaluator,
+        parts: Iterable[Any],
+        *more: Any,
+        least: int = 1,
+    ) -> Generator[Any, None, None]:
+        """What the workers find for the parts, in their order; ``least`` of them or more go together."""
+        name = "search" if evaluator is self.evaluator else "held out"
+
+        def shards() -> Iterator[Shard]:
+            unsent, left = length_hint(parts), iter(parts)
+            while True:
+                size = max(least, self.crew.parts_each(unsent))
+                part = list(islice(left, unsent if 0 < unsent - size < least else size))
+                if not part:
+                    return
+                unsent -= len(part)
+                yield Shard(method, (self.parcel, recipe, name, part, *more), len(part))
+
+        return self.crew.run(shards())
+
+    # -- timing on a node ------------------------------------------------------------------------------------
+
+    @property
+    def _timed_elsewhere(self) -> bool:
+        return self.crew.wanted.timing == "node" and self.stopwatch.example is not None
+
+    def _fp32_latency(self) -> Latency | None:
+        if not self._timed_elsewhere:
+            return super()._fp32_latency()
+        with self.clock.within("timing"):
+            found: Latency | None = self.crew.ask_timer("fp32_latency", *self._timing())
+        return found
+
+    def _speed(self, model: Any, rival: Speedup = FP32, most: float = math.inf) -> Timed | None:
+        if not isinstance(model, _Elsewhere) or not self._timed_elsewhere:
+            return super()._speed(model.here if isinstance(model, Spread) else model, rival, most)
+        parcel, example, timing = self._timing()
+        with self.clock.within("timing"):
+            timed: Timed | None = self.crew.ask_timer(
+                "speed", parcel, model.recipe, example, timing, self.stop.left, rival, most
+            )
+        return timed
+
+    def _timing(self) -> tuple[Parcel | None, Box, Any]:
+        return self.parcel, self._box("example", 0, self.stopwatch.example), self.stopwatch.timing
+
+    def _time_ops(
+        self, backend: Backend, ops: Sequence[Op], ranges: Ranges
+    ) -> dict[tuple[str, Scheme], float]:
+        prepared = None if self.survey.prepared is None else self._box("prepared", 0, self.survey.prepared)
+        boxed = self._box("ranges", ranges.samples, ranges)
+        found: dict[tuple[str, Scheme], float] = self.crew.ask_timer(
+            "costs", self.parcel, prepared, boxed, ops
+        )
+        return found
+
+
+def _spreads(evaluator: Evaluator) -> bool:
+    return evaluator.spreads
+
+
+class _Elsewhere(Spread):
+    """A model that workers make by its recipe."""
+
+    def __init__(self, here: Any, study: RayStudy, recipe: Recipe) -> None:
+        super().__init__(here)
+        self._study, self.recipe = study, recipe
+
+    def answers(
+        self, evaluator: MetricEvaluator, parts: Iterable[tuple[int, Any]], pairing: Pairing
+    ) -> Answers:
+        known = pairing.without_batches()
+        with closing(self._study.spread(self.recipe, "answers", evaluator, parts, known)) as found:
+            for answers in found:
+                yield from answers
+
+    def scores(self, evaluator: FunctionEvaluator, places: Sequence[int]) -> list[Score]:
+        # one item's score could not be told from a score of all
+        with closing(self._study.spread(self.recipe, "scores", evaluator, places, least=2)) as found:
+            return list(found)

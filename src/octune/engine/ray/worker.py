@@ -1,0 +1,241 @@
+"""What runs on the nodes: a process that keeps one model, makes it anew for every plan, and answers batches.
+
+Only small things travel again and again: plans, numbers of batches, answers. The model, the data and the
+ranges are in the object store of Ray, which sends them to a node once.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from octune.backends import Settings, backend_named
+from octune.backends.base import Backend
+from octune.calibration import Ranges
+from octune.cost.latency import Speedup, Timing
+from octune.cost.table import measure_ops
+from octune.engine.ray.kind import describe
+from octune.engine.stop import Stop
+from octune.engine.stopwatch import Stopwatch
+from octune.errors import ClusterError
+from octune.evaluation.evaluator import Evaluator
+from octune.evaluation.pairing import Pairing
+from octune.pinning import placed, threads_of
+from octune.plan import Op, Plan, Scheme
+from octune.score import Score
+
+__all__ = ["Box", "Parcel", "Recipe", "Worker", "fetched"]
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Something in the object store. Inside a box it is not fetched before it is needed."""
+
+    ref: Any
+
+    @property
+    def key(self) -> str:
+        return str(self.ref.hex())
+
+
+def fetched(box: Box) -> Any:
+    """What is in the box."""
+    import ray
+
+    return ray.get(box.ref)
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """What every model of a run is made from: the fp32 model, or a function that opens it (``opens``), and
+    its evaluators.
+    """
+
+    model: Box
+    opens: bool
+    framework: str
+    fingerprint: str
+    settings: Settings
+    evaluators: Mapping[str, Box]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One model: its form and plan, the batch that the model is prepared with, the ranges, and the batch that
+    other forms are made for.
+    """
+
+    form: str
+    plan: Plan
+    prepared: Box | None = None
+    ranges: Box | None = None
+    example: Box | None = None
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        boxes = (self.prepared, self.ranges)
+        return (self.form, self.plan.digest, *(box.key if box else "" for box in boxes))
+
+
+class Worker:
+    """One process of a cluster. ``pinned``: it keeps to its cores, as what is timed must."""
+
+    def __init__(self, threads: int | None, *, pinned: bool = False) -> None:
+        cores = threads
+        if pinned:
+            own = placed(1, threads)[0]
+            os.sched_setaffinity(0, own)
+            cores = len(own)
+        # Before any framework is imported: all of them read this then, and Ray itself says 1.
+        os.environ.update(threads_of(cores or 1))
+        self._threads = cores
+        self._backend: Backend | None = None
+        self._prepared: Box | None = None
+        self._evaluators: dict[str, Evaluator] = {}
+        self._model: tuple[tuple[str, ...], Any] | None = None
+        self._stopwatch: Stopwatch | None = None
+        self._boxes: dict[str, Any] = {}
+
+    def describe(self) -> dict[str, Any]:
+        """Which kind of node this is."""
+        return {**describe(), "host": socket.gethostname(), "pid": os.getpid(), "cores": _cores()}
+
+    def open(self, parcel: Parcel) -> None:
+        """Get ready: import the framework, open model and data. What cannot work shows here."""
+        for name in parcel.evaluators:
+            self._scoring(parcel, name)
+
+    def idle(self) -> None:
+        """Returns when everything asked before is done."""
+
+    def answers(
+        self,
+        parcel: Parcel,
+        recipe: Recipe,
+        evaluator: str,
+        parts: Sequence[tuple[int, Any]],
+        pairing: Pairing,
+    ) -> tuple[float, list[tuple[int, list[Any], list[Any]]]]:
+        """Seconds, and what a model answers to these batches."""
+        scoring, model = self._scoring(parcel, evaluator), self._made(parcel, recipe)
+        begun, found = time.perf_counter(), []
+        for answer in scoring.answers(model, parts, pairing):  # type: ignore[attr-defined]
+            found.append(answer)
+            if _cancelled():
+                break
+        return time.perf_counter() - begun, found
+
+    def scores(
+        self, parcel: Parcel, recipe: Recipe, evaluator: str, places: Sequence[int]
+    ) -> tuple[float, Score]:
+        """Seconds, and what the user's function says of these items."""
+        scoring, model = self._scoring(parcel, evaluator), self._made(parcel, recipe)
+        begun = time.perf_counter()
+        score = scoring.score_of(model, places)  # type: ignore[attr-defined]
+        return time.perf_counter() - begun, score
+
+    # -- timing ----------------------------------------------------------------------------------------------
+
+    def fp32_latency(self, parcel: Parcel, example: Box, timing: Timing) -> Any:
+        """One look at how long fp32 takes."""
+        return self._timing(parcel, example, timing, None).fp32()
+
+    def speed(
+        self,
+        parcel: Parcel,
+        recipe: Recipe,
+        example: Box,
+        timing: Timing,
+        left: float | None,
+        rival: Speedup,
+        most: float,
+    ) -> Any:
+        """How fast a model is here, in turns with fp32."""
+        model = self._made(parcel, recipe)
+        return self._timing(parcel, example, timing, left).speed(model, rival, most)
+
+    def costs(
+        self, parcel: Parcel, prepared: Box | None, ranges: Box, ops: Sequence[Op]
+    ) -> dict[tuple[str, Scheme], float]:
+        """Milliseconds of every op in every scheme."""
+        return measure_ops(self._ready(parcel, prepared), ops, self._fetched(ranges))
+
+    def _timing(self, parcel: Parcel, example: Box, timing: Timing, left: float | None) -> Stopwatch:
+        if self._stopwatch is None:
+            backend = self._ready(parcel, None)
+            self._stopwatch = Stopwatch(backend, timing, Stop(left or 0), self._fetched(example))
+        return self._stopwatch
+
+    # -- what is kept ----------------------------------------------------------------------------------------
+
+    def _scoring(self, parcel: Parcel, name: str) -> Evaluator:
+        if name not in self._evaluators:
+            backend = self._ready(parcel, None)
+            self._evaluators[name] = fetched(parcel.evaluators[name]).bound(backend)
+        return self._evaluators[name]
+
+    def _made(self, parcel: Parcel, recipe: Recipe) -> Any:
+        """The model of a recipe; the last one is kept."""
+        if self._model is None or self._model[0] != recipe.key:
+            self._model = None  # two need twice the memory
+            self._model = recipe.key, self._make(parcel, recipe)
+        return self._model[1]
+
+    def _make(self, parcel: Parcel, recipe: Recipe) -> Any:
+        if recipe.form == "fp32":
+            return self._ready(parcel, None).fp32_model()
+        backend = self._ready(parcel, recipe.prepared)
+        ranges = Ranges() if recipe.ranges is None else self._fetched(recipe.ranges)
+        if recipe.form == "eager":
+            return backend.apply(recipe.plan, ranges)
+        example = None if recipe.example is None else self._fetched(recipe.example)
+        for finalist in backend.finalists(recipe.plan, ranges, example):
+            if finalist.form == recipe.form:
+                return finalist.model
+        raise ClusterError(
+            f"The node {socket.gethostname()} cannot make the {recipe.form} form of a plan, which the driver "
+            "can. Install the same packages on all nodes."
+        )
+
+    def _ready(self, parcel: Parcel, prepared: Box | None) -> Backend:
+        """The backend, prepared with the batch that the driver's was prepared with."""
+        if self._backend is None:
+            self._backend = self._opened(parcel)
+        if prepared is not None and self._prepared is None:
+            self._backend.prepare(fetched(prepared))
+            self._prepared = prepared
+        return self._backend
+
+    def _opened(self, parcel: Parcel) -> Backend:
+        model = fetched(parcel.model)
+        settings = replace(parcel.settings, threads=self._threads)
+        kind = backend_named(parcel.framework)
+        if not parcel.opens:
+            return kind(model, settings)
+        open_model: Callable[[], Any] = model
+        backend = kind(open_model(), settings)
+        if backend.fingerprint() != parcel.fingerprint:
+            raise ClusterError(
+                f"The node {socket.gethostname()} opens another model than the driver under the same name: "
+                "its weights differ. Put the model where all nodes see the same files."
+            )
+        return backend
+
+    def _fetched(self, box: Box) -> Any:
+        if box.key not in self._boxes:
+            self._boxes[box.key] = fetched(box)
+        return self._boxes[box.key]
+
+
+def _cores() -> list[int]:
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+def _cancelled() -> bool:
+    import ray
+
+    return bool(ray.get_runtime_context().is_canceled())

@@ -1,0 +1,444 @@
+"""Scored on a real Ray cluster of several nodes: the same answers as in this process, whatever happens to
+the workers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+ray = pytest.importorskip("ray")
+
+import octune  # noqa: E402
+from octune.engine.journal import Journal  # noqa: E402
+from octune.engine.ray import Crew, Wanted  # noqa: E402
+from octune.engine.ray.kind import describe  # noqa: E402
+from octune.engine.ray.signals import undisguised, uninterrupted  # noqa: E402
+from octune.errors import ClusterError, UnsupportedError, WorkspaceError  # noqa: E402
+from tests.digits import Digits, config  # noqa: E402
+from tests.end_to_end.test_early_stop import fragile  # noqa: E402
+from tests.ray_cluster import cluster  # noqa: E402
+
+pytestmark = pytest.mark.timeout(240)
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Two nodes to score on, one where only timing is done, and one that is of another CPU class: its kernels
+    run as if it were older.
+    """
+    with cluster(
+        {"num_cpus": 2},
+        {"num_cpus": 2},
+        {"num_cpus": 1, "resources": {"octune_timing": 1}},
+        {"num_cpus": 2, "env_vars": {"ONEDNN_MAX_CPU_ISA": "SSE41"}},
+    ) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _disconnected() -> Iterator[None]:
+    yield
+    assert not ray.is_initialized()  # a run leaves nothing behind
+
+
+def on(address: str, **engine: Any) -> dict[str, Any]:
+    return {"name": "ray", "address": address, **engine}
+
+
+def tune(
+    data: Digits, engine: Any, workspace: Path | None = None, trials: int = 4, **options: Any
+) -> octune.Result:
+    """The fragile network, whose first plan is hopeless."""
+    settings: dict[str, Any] = {
+        **config(strategy="basic", max_trials=trials),
+        "quantization": {"approach": "static", "activation": {"algorithm": "minmax"}},
+        "engine": engine,
+        **({"workspace": {"path": workspace, "resume": True}} if workspace else {}),
+    }
+    if "evaluate" not in options:
+        options = {"evaluation": data.labelled(4), "metric": "accuracy", **options}
+    return octune.tune(fragile(data), calibration=data.batches(), config=settings, progress=False, **options)
+
+
+TIMES = {"seconds", "speedup", "speedup_interval", "latency_ms", "spread_ms", "fp32_spread_ms", "load"}
+
+
+def answers(folder: Path) -> list[Any]:
+    """What a journal says, without times and where it was found."""
+    lines = (folder / "journal.jsonl").read_text().splitlines()
+    found = [json.loads(line, object_hook=_without_times) for line in lines]
+    return [line for line in found if line["event"] not in ("cluster", "run", "stage", "cost", "result")]
+
+
+def _without_times(record: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key not in TIMES}
+
+
+@pytest.fixture(scope="module")
+def local(data: Digits, tmp_path_factory: pytest.TempPathFactory) -> tuple[octune.Result, list[Any]]:
+    folder = tmp_path_factory.mktemp("local")
+    return tune(data, "local", folder), answers(folder)
+
+
+def test_the_journal_of_a_cluster_is_that_of_this_process_and_other_cpus_are_kept_apart(
+    data: Digits, address: str, local: tuple[octune.Result, list[Any]], tmp_path: Path
+) -> None:
+    class Ear(octune.Listener):
+        nodes: Any = frozenset()
+
+        def spread(self, done: Any) -> None:
+            self.nodes |= set(done)
+
+    ear = Ear()
+    result = tune(data, on(address), tmp_path, listener=ear)
+    expected, journal = local
+    assert answers(tmp_path) == journal  # plans, scores, items, verdicts, in the same order
+    assert result.plan == expected.plan
+    assert [t.score.items.tolist() for t in result.trials] == [
+        t.score.items.tolist() for t in expected.trials
+    ]
+    first = result.trials[0].score
+    assert first.partial  # stopped at the same item, though others were under way
+    assert len(ear.nodes) == 2  # nodes, of which both took part
+    assert any("scored by 2 workers on 2 nodes" in note for note in result.notes)
+    left_out = [note for note in result.notes if "is not used: its CPU is of another class" in note]
+    assert len(left_out) == 1
+    assert "lacks avx" in left_out[0]
+    record = Journal.read(tmp_path).last("cluster")
+    assert len(record["nodes"]) == 2
+    assert all(kind["class"] == describe()["class"] for kind in record["nodes"].values())
+    assert len(record["left out"]) == 1
+
+
+def test_without_a_node_of_this_class_nothing_is_scored(address: str) -> None:
+    here = {**describe(), "libraries": {**describe()["libraries"], "numpy": "0.1"}}
+    crew = Crew(Wanted(address))
+    try:
+        with pytest.raises(ClusterError, match=r"No node of the cluster can score.* and here it is 0\.1"):
+            crew.start(here)
+    finally:
+        crew.close()
+
+
+def test_speed_is_measured_on_a_node_of_its_own(data: Digits, address: str, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+
+    def evaluate(model: Any, subset: Any = None) -> list[float]:
+        hits = data.hits(model).tolist()
+        with seen.open("a") as file:
+            file.write(f"{os.getpid()} {os.environ.get('OMP_NUM_THREADS')} {torch.get_num_threads()}\n")
+        return hits if subset is None else [hits[item] for item in subset]
+
+    folder = tmp_path / "run"
+    result = tune(data, on(address, timing="node"), folder, evaluate=evaluate)
+    assert result.best.speed is not None or not result.met
+    kinds = Journal.read(folder).last("cluster")["nodes"]
+    assert len(kinds) == 3  # two that score, one that times
+    assert sorted(len(kind["cores"]) for kind in kinds.values())[0] == 1  # pinned
+    lines = [line.split() for line in seen.read_text().splitlines()]
+    elsewhere = [words for words in lines if words[0] != str(os.getpid())]
+    assert elsewhere
+    assert {tuple(words[1:]) for words in elsewhere} == {
+        ("2", "2")
+    }  # threads were set before torch was imported
+
+
+def test_a_timing_node_must_be_there(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octune.engine.ray.crew.TIMING", "another_resource")
+    crew = Crew(Wanted(address, timing="node"))
+    try:
+        with pytest.raises(ClusterError, match="no node of the cluster has the resource another_resource"):
+            crew.start(describe())
+    finally:
+        crew.close()
+
+
+class Slow:
+    """Scores single items, and takes its time; notes who is at it."""
+
+    def __init__(self, data: Digits, folder: Path, seconds: float) -> None:
+        self.test, self.labels, self.folder, self.seconds = data.test, data.labels, folder, seconds
+
+    def __call__(self, model: Any, subset: Any = None) -> list[float]:
+        numbers = list(range(len(self.test))) if subset is None else list(subset)
+        if subset is not None:
+            (self.folder / str(os.getpid())).touch()
+            time.sleep(self.seconds * len(numbers))
+        with torch.no_grad():
+            return (model(self.test).argmax(1) == self.labels).float()[numbers].tolist()
+
+
+def test_a_worker_that_is_killed_costs_nothing_but_time(data: Digits, address: str, tmp_path: Path) -> None:
+    expected = tune(data, "local", evaluate=Slow(data, tmp_path, 0))
+    pids, killed = tmp_path / "pids", []
+    pids.mkdir()
+
+    def kill() -> None:
+        until = time.monotonic() + 60
+        while time.monotonic() < until and not killed:
+            for file in pids.iterdir():
+                if int(file.name) != os.getpid():
+                    time.sleep(0.1)
+                    os.kill(int(file.name), signal.SIGKILL)
+                    killed.append(int(file.name))
+                    return
+            time.sleep(0.01)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    result = tune(data, on(address), evaluate=Slow(data, pids, 0.002))
+    killer.join()
+    assert killed
+    assert len(list(pids.iterdir())) >= 3  # this process, the lost one, and another
+    assert [t.score.items.tolist() for t in result.trials] == [
+        t.score.items.tolist() for t in expected.trials
+    ]
+    assert [t.verdict for t in result.trials] == [t.verdict for t in expected.trials]
+
+
+def test_what_kills_every_worker_is_the_plans_fault(data: Digits, address: str) -> None:
+    def evaluate(model: Any, subset: Any = None) -> list[float]:
+        hits = data.hits(model).tolist()
+        if subset is None:
+            return hits
+        if not isinstance(model[0], torch.nn.Linear):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [hits[item] for item in subset]
+
+    result = tune(data, on(address), evaluate=evaluate)
+    assert "ended 3 workers of the cluster" in result.trials[0].error
+
+
+def test_what_the_users_code_raises_is_what_the_trial_says(
+    data: Digits, address: str, tmp_path: Path
+) -> None:
+    class Moody(Slow):
+        def __call__(self, model: Any, subset: Any = None) -> list[float]:
+            if subset is not None and not isinstance(model[0], torch.nn.Linear):
+                raise KeyError("no such thing")
+            return super().__call__(model, subset)
+
+    errors = [
+        [trial.error for trial in tune(data, engine, evaluate=Moody(data, tmp_path, 0)).trials]
+        for engine in ("local", on(address))
+    ]
+    assert errors[0] == errors[1]
+    assert "no such thing" in errors[0][0]
+
+
+def test_a_trial_that_takes_too_long_is_called_off(data: Digits, address: str, tmp_path: Path) -> None:
+    settings = {**config(max_trials=1, trial_timeout=2), "engine": on(address)}
+    begun = time.monotonic()
+    result = octune.tune(
+        data.model(),
+        calibration=data.batches(),
+        evaluate=Slow(data, tmp_path, 0.1),
+        config=settings,
+        progress=False,
+    )
+    assert "ran past the limit of 2 s" in result.trials[0].error
+    assert time.monotonic() - begun < 60
+
+
+def test_a_signal_comes_out_of_compiled_code_as_what_it_is() -> None:
+    disguised = SystemError("wait returned a result with an exception set")
+    disguised.__cause__ = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt), undisguised():
+        raise disguised
+    done = []
+
+    def pressed() -> None:
+        with uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            done.append("all the same")
+
+    with pytest.raises(KeyboardInterrupt):
+        pressed()
+    assert done
+
+
+class Naps:
+    """Batches that take their time to be picked: what an evaluation is bound by, on a machine with few
+    cores.
+    """
+
+    def __init__(self, batches: list[Any], seconds: float) -> None:
+        self.batches, self.seconds = batches, seconds
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, number: int) -> Any:
+        time.sleep(self.seconds)
+        return self.batches[number]
+
+
+def test_two_and_four_workers_take_a_half_and_a_quarter_of_the_time(data: Digits, address: str) -> None:
+    def seconds(workers: int) -> float:
+        """What fp32 takes over all data: 4.5 s of sleep."""
+        naps = Naps(data.labelled(8), 0.06)
+        engine = on(address, cpus=1, workers=workers)
+        result = tune(data, engine, evaluation=naps, metric="accuracy", trials=1)
+        return result.baseline.seconds
+
+    running = os.getloadavg()[0]
+    if running > 2 * (os.cpu_count() or 1):
+        pytest.skip(f"{running:.0f} processes want the CPUs: what is spread would wait for its turn")
+    one = seconds(1)
+    # What other processes take makes it slower, and never faster.
+    for workers, gain in ((2, 1.9), (4, 3.6)):
+        tried = [seconds(workers)]
+        while one / min(tried) < gain and len(tried) < 3:
+            tried.append(seconds(workers))
+        assert one / min(tried) >= gain
+
+
+FACTORIES = """
+import time
+from pathlib import Path
+from tests.digits import digits
+
+def model():
+    return digits().model()
+
+class Naps(list):
+    def __getitem__(self, number):
+        if number:
+            time.sleep(0.15)
+        return super().__getitem__(number)
+
+def evaluation():
+    (Path(__file__).parent / "made").open("a").write("x")
+    return Naps(digits().labelled(12))
+
+def calibration():
+    return digits().batches()
+"""
+
+
+def test_ctrl_c_leaves_nothing_behind_and_another_driver_resumes(address: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(FACTORIES)
+    settings = {
+        **config(max_trials=2),
+        "model": {"path": "mine:model"},
+        "calibration": {"data": {"factory": "mine:calibration"}},
+        "evaluation": {"data": {"factory": "mine:evaluation"}, "metric": "accuracy"},
+    }
+    settings["tuning"]["timeout"] = 600
+    (tmp_path / "conf.yaml").write_text(json.dumps(settings))
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}:{tmp_path}",
+        "OCTUNE_COST_CACHE": "off",
+    }
+    command = [sys.executable, "-m", "octune"]
+    run = [*command, "tune", "conf.yaml", "--engine", "ray", "--address", address, "--workspace", "run"]
+    process = subprocess.Popen(
+        run, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    journal, until = tmp_path / "run" / "journal.jsonl", time.monotonic() + 120
+    while time.monotonic() < until and not (
+        journal.exists() and '"baseline", "answer"' in journal.read_text()
+    ):
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.1)
+    until = time.monotonic() + 60
+    while time.monotonic() < until and '"name": "trial"' not in journal.read_text():
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    output = process.communicate(timeout=60)[0].decode()
+    assert process.returncode == 130, output
+    workers = {kind["pid"] for kind in Journal.read(tmp_path / "run").last("cluster")["nodes"].values()}
+    assert workers
+    until = time.monotonic() + 10
+    while time.monotonic() < until and any(map(_alive, workers)):
+        time.sleep(0.1)
+    assert not any(map(_alive, workers))
+    assert (
+        tmp_path / "made"
+    ).stat().st_size >= 3  # by this process and the workers: named data does not travel
+    resumed = subprocess.run(
+        [*command, "resume", "run", "--engine", "local", "--quiet"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert resumed.returncode in (0, 1), resumed.stderr
+    baselines = [line for line in journal.read_text().splitlines() if '"baseline", "answer"' in line]
+    assert len(baselines) == 1  # what the cluster had found was not scored again
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return "ray::Worker" in Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return False
+
+
+def test_a_run_goes_on_on_the_same_kind_of_cpu_only(data: Digits, address: str, tmp_path: Path) -> None:
+    tune(data, on(address), tmp_path)
+    journal = tmp_path / "journal.jsonl"
+    cpu = json.dumps(describe()["cpu"])
+    text = journal.read_text()
+    assert cpu in text
+    journal.write_text(text.replace(f'"cpu": {cpu}', '"cpu": "Another CPU"'))
+    with pytest.raises(WorkspaceError, match="begun on another kind of CPU"):
+        tune(data, on(address), tmp_path)
+
+
+def test_what_cannot_travel_is_refused_by_name(data: Digits, address: str) -> None:
+    lock = threading.Lock()
+
+    def evaluate(model: Any, subset: Any = None) -> list[float]:
+        with lock:
+            hits = data.hits(model).tolist()
+        return hits if subset is None else [hits[item] for item in subset]
+
+    with pytest.raises(UnsupportedError, match="evaluate function cannot be sent to the nodes"):
+        tune(data, on(address), evaluate=evaluate)
+
+
+def test_a_function_that_takes_no_subset_stays_here(data: Digits, address: str) -> None:
+    result = tune(data, on(address), evaluate=data.accuracy)
+    assert any("takes no subset, so it cannot be spread" in note for note in result.notes)
+    assert result.baseline.score.value == data.accuracy(fragile(data))
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("ray://head:10001", "a run has to be a part of the cluster"),
+        ("127.0.0.1:9", "No Ray cluster answers"),
+    ],
+)
+def test_an_address_that_does_not_work_says_why(
+    data: Digits, address: str, message: str, monkeypatch: Any
+) -> None:
+    with pytest.raises(ClusterError, match=message):
+        tune(data, on(address))
+
+
+def test_the_local_engine_imports_no_ray(tmp_path: Path) -> None:
+    code = (
+        "import sys, octune; from tests.digits import config, digits; d = digits();"
+        "octune.tune(d.model(), calibration=d.batches(), evaluation=d.labelled(), metric='accuracy',"
+        " config=config(max_trials=1), progress=False); assert 'ray' not in sys.modules"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, env=environment, timeout=120)
