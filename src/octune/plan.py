@@ -24,13 +24,13 @@ from octune.errors import PlanError
 __all__ = ["Op", "Plan", "Scheme"]
 
 Dtype = Literal["fp32", "bf16", "int8"]
-Mode = Literal["static", "dynamic", "weight"]
+Mode = Literal["static", "dynamic", "token", "weight"]
 Granularity = Literal["per_channel", "per_tensor"]
 RangeMethod = Literal["minmax", "percentile", "mse", "kl"]
 
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "dtype": ("fp32", "bf16", "int8"),
-    "mode": ("static", "dynamic", "weight", None),
+    "mode": ("static", "dynamic", "token", "weight", None),
     "granularity": ("per_channel", "per_tensor", None),
     "range_method": ("minmax", "percentile", "mse", "kl", None),
 }
@@ -41,7 +41,8 @@ class Scheme:
     """How one op computes. Activations are uint8 with a zero point, weights int8 around zero.
 
     ``mode`` says where the activation's range comes from: ``static`` from calibration by ``range_method``,
-    ``dynamic`` from each input at run time, ``weight`` when only the weights are int8 (embeddings).
+    ``dynamic`` from each input at run time, ``token`` from each of its rows, ``weight`` when only the weights
+    are int8 (embeddings).
     ``repairs`` are named corrections applied to this op before it is quantized.
     """
 
@@ -98,6 +99,11 @@ class Scheme:
     def is_float(self) -> bool:
         """True for fp32 and bf16."""
         return self.dtype != "int8"
+
+    @property
+    def is_dynamic(self) -> bool:
+        """True where ranges are taken at run time."""
+        return self.mode in ("dynamic", "token")
 
     def to_json(self) -> dict[str, Any]:
         """Plain data without the fields that are not set."""

@@ -183,7 +183,7 @@ class ExactSums:
         raise NotImplementedError
 
     def test_no_input_overflows(self, shape: Shape) -> None:
-        schemes = [scheme for scheme in self.schemes if scheme.mode != "dynamic" or not shape.kernel]
+        schemes = [scheme for scheme in self.schemes if not scheme.is_dynamic or not shape.kernel]
         cases = [(scheme, grid) for scheme in schemes for grid in self.grids(shape, scheme)]
 
         @settings(max_examples=self.examples, derandomize=True, database=None)

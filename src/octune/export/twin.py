@@ -104,7 +104,8 @@ def _nearest(wanted: Scheme, offered: Iterable[Scheme]) -> Scheme:
     """The scheme itself, or the one that shares most with it: first the mode, then how ranges are chosen,
     then repairs and granularity. fp32 if none has its mode.
     """
-    alike = [one for one in offered if (one.dtype, one.mode) == ("int8", wanted.mode)]
+    mode = "dynamic" if wanted.is_dynamic else wanted.mode  # few runtimes have ranges for each row
+    alike = [one for one in offered if (one.dtype, one.mode) in (("int8", wanted.mode), ("int8", mode))]
     if wanted.is_float or not alike:
         return Scheme.fp32()
     return max(

@@ -101,7 +101,7 @@ def _least(row: Row, column: str) -> str:
 def _column(scheme: Scheme) -> str:
     if scheme.is_float:
         return scheme.dtype
-    return "repaired" if scheme.repairs else "dynamic" if scheme.mode == "dynamic" else "int8"
+    return "repaired" if scheme.repairs else "dynamic" if scheme.is_dynamic else "int8"
 
 
 def _costs(row: Row, unit: str) -> tuple[str, str]:

@@ -53,7 +53,9 @@ class Basic(Strategy):
                     seen[scheme] = seen.get(scheme, 0) + 1
         # Embeddings follow whatever the others do; they make a variant only where there is nothing else.
         ways = [scheme for scheme in seen if scheme.mode != "weight"] or list(seen)
-        return sorted(ways, key=lambda s: (("static", "dynamic", "weight").index(s.mode or ""), -seen[s]))
+        return sorted(
+            ways, key=lambda s: (("static", "dynamic", "token", "weight").index(s.mode or ""), -seen[s])
+        )
 
     def _uniform(self, variant: Scheme) -> Plan:
         """Every op in this variant, or the nearest that it has."""

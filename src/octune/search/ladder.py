@@ -38,7 +38,7 @@ def kind_of(scheme: Scheme) -> str:
     """What a scheme is if it is not the fastest one."""
     if scheme.is_float:
         return scheme.dtype
-    return "repaired" if scheme.repairs else "dynamic" if scheme.mode == "dynamic" else "fastest"
+    return "repaired" if scheme.repairs else "dynamic" if scheme.is_dynamic else "fastest"
 
 
 def pareto(first: Rung, others: Iterable[Rung]) -> Ladder:

@@ -48,7 +48,7 @@ def _narrow(op: Op, options: Quantization, own: OpOptions | None, ranges: Ranges
     activation = _merge(options.activation, own.activation if own else None)
     schemes = list(_expand(op.schemes, activation, ranges))
     if options.approach == "static":
-        schemes = [s for s in schemes if s.mode != "dynamic"]
+        schemes = [s for s in schemes if not s.is_dynamic]
     elif options.approach == "dynamic":
         schemes = [s for s in schemes if s.mode != "static"]
     _refuse_impossible(op, weight, activation)

@@ -91,7 +91,8 @@ class Space:
             # bf16 by itself is not a reason to leave fp32 where int8 is not even possible.
             return fp32 or schemes[0]
         # Static first: the speed of a dynamic scheme depends on the input.
-        wanted = [scheme for scheme in quantized if (scheme.mode == "dynamic") == self._dynamic_wins]
+        wins = self._dynamic_wins
+        wanted = [s for s in quantized if (s.mode == "dynamic" if wins else not s.is_dynamic)]
         best = min(wanted or quantized, key=lambda scheme: self.harm(op, scheme))
         if fp32 is not None and not_worth_int8(self.cost(op, best), self.cost(op, fp32), self._fp32_total):
             return fp32

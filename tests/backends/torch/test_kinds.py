@@ -43,6 +43,7 @@ def test_saved_models_find_their_layers_under_these_names() -> None:
     assert set(LAYERS) == {
         "int8_linear",
         "int8_dynamic_linear",
+        "int8_token_linear",
         "int8_conv1d",
         "int8_conv2d",
         "int8_conv3d",
@@ -60,6 +61,7 @@ def test_saved_models_find_their_layers_under_these_names() -> None:
     assert {name for name, layer in LAYERS.items() if layer.multiplies_int8} == {
         "int8_linear",
         "int8_dynamic_linear",
+        "int8_token_linear",
         "int8_conv1d",
         "int8_conv2d",
         "int8_conv3d",

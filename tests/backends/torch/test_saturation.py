@@ -60,7 +60,7 @@ class TestRecurrent(ExactSums):
 
 
 class TestTorch(ExactSums):
-    schemes = (*ExactSums.schemes, Scheme.int8("dynamic"))
+    schemes = (*ExactSums.schemes, Scheme.int8("dynamic"), Scheme.int8("token"))
 
     @pytest.fixture(params=LINEAR + CONV + CONV_OF_OTHER_RANKS, ids=str)
     def shape(self, request: pytest.FixtureRequest) -> Shape:

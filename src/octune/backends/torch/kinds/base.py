@@ -52,7 +52,7 @@ class Kind:
             *(static_schemes() if "static" in cls.layers else ()),
             *(
                 scheme
-                for mode in ("dynamic", "weight")
+                for mode in ("dynamic", "token", "weight")
                 if mode in cls.layers
                 for scheme in (Scheme.int8(mode), Scheme.int8(mode, granularity="per_tensor"))
             ),

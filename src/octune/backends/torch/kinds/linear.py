@@ -88,6 +88,34 @@ class Int8DynamicLinear(Int8Linear):
         return y if dtype is torch.float32 else y.to(dtype)
 
 
+class Int8TokenLinear(Int8Linear):
+    """Dynamic int8 with a range for every row of the input, a token: one with large numbers does not take the
+    levels of the others. No ``settings``.
+
+    The kernel knows one scale and zero point. So the scale is left to what follows, and every row has the
+    same zero point, the middle one.
+    """
+
+    kind = "int8_token_linear"
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        kernel = self.ready() if torch.compiler.is_compiling() or self._kernel is None else self._kernel
+        if not torch.compiler.is_compiling() and input.numel() == 0:
+            return input.new_empty((*input.shape[:-1], self.out_features))
+        x = input if input.dtype is torch.float32 else input.float()
+        low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
+        scale = torch.maximum(high / 127.0, low / -128.0).clamp(min=1e-12)
+        q = ((x / scale).round() + 128.0).clamp(0.0, 255.0).to(torch.uint8)
+        sums = onednn.qlinear_pointwise.default(
+            q, 1.0, 128, kernel.packed, kernel.weight_scale, kernel.zero_points, None,
+            1.0, 0, torch.float32, "none", [], "",
+        )  # fmt: skip
+        y: torch.Tensor = sums * scale
+        if kernel.bias is not None:
+            y = y + kernel.bias
+        return y if input.dtype is torch.float32 else y.to(input.dtype)
+
+
 class Bf16Linear(Bf16Layer):
     """Float in, float out, bfloat16 in between."""
 
@@ -102,7 +130,12 @@ class Linear(Kind):
 
     name = "linear"
     plain = nn.Linear
-    layers: ClassVar = {"static": Int8Linear, "dynamic": Int8DynamicLinear, "bf16": Bf16Linear}
+    layers: ClassVar = {
+        "static": Int8Linear,
+        "dynamic": Int8DynamicLinear,
+        "token": Int8TokenLinear,
+        "bf16": Bf16Linear,
+    }
 
 
 class TransposedLinear(Linear):
