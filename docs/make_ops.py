@@ -1,0 +1,215 @@
+"""Writes the table of ops.md: what Octune's kinds of ops say of themselves, next to what other tools cover.
+
+python docs/make_ops.py             # write
+python docs/make_ops.py --check     # exit code 1 if the page is not up to date
+
+Octune's columns come from the code: a kind that is added, or a scheme, changes the page. A kind that no row
+names gets a row of its own. The columns of the others are facts read from their sources, which the page
+names.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from octune.plan import Scheme
+
+PAGE = Path(__file__).with_name("ops.md")
+BEGIN, END = "<!-- ops: begin (written by make_ops.py) -->", "<!-- ops: end -->"
+FRAMEWORKS = {"torch": "Octune, PyTorch", "tensorflow": "Octune, TensorFlow", "onnx": "Octune, ONNX"}
+PEERS = (
+    "torchao X86",
+    "NNCF, PyTorch",
+    "NNCF, OpenVINO",
+    "ONNX Runtime",
+    "NC 2.6, PyTorch",
+    "NC 2.6, TensorFlow",
+)
+NONE = "-"
+
+
+@dataclass(frozen=True)
+class Row:
+    """An op: which kinds of each framework compute it, what the peers do with it, and what else Octune does.
+
+    ``peers`` are in the order of PEERS. ``also`` is for what is no kind: ops that follow their neighbours.
+    """
+
+    title: str
+    kinds: Mapping[str, Sequence[str]]
+    peers: Sequence[str]
+    also: Mapping[str, str] = field(default_factory=dict)
+    why: str = ""
+
+
+def nothing(title: str, *peers: str, why: str = "", **also: str) -> Row:
+    """A row of what is no kind."""
+    return Row(title, {}, peers, also, why)
+
+
+ROWS = [
+    Row(
+        "linear layers, matmuls with a stored weight",
+        {"torch": ["linear"], "tensorflow": ["matmul"], "onnx": ["matmul", "gemm"]},
+        ("S D", "S", "S", "S D", "S D", "S"),
+    ),
+    Row(
+        "GPT-2's transposed linear (`Conv1D`)",
+        {"torch": ["transposed_linear"], "tensorflow": ["matmul"], "onnx": ["gemm"]},
+        ("via export", "S", "S", "S D", NONE, NONE),
+    ),
+    Row(
+        "2-D convolution",
+        {"torch": ["conv2d"], "tensorflow": ["conv2d"], "onnx": ["conv"]},
+        ("S", "S", "S", "S", "S", "S"),
+    ),
+    Row(
+        "depthwise convolution",
+        {"torch": ["conv2d"], "tensorflow": ["depthwise_conv2d"], "onnx": ["conv"]},
+        ("S", "S", "S", "S", "S", "S"),
+    ),
+    Row(
+        "1-D convolution",
+        {"torch": ["conv1d"], "tensorflow": ["conv2d"], "onnx": ["conv"]},
+        ("S", "S", "S", "S", "S", NONE),
+        why="TensorFlow computes it as a 2-D convolution of height 1.",
+    ),
+    Row(
+        "3-D convolution",
+        {"torch": ["conv3d"], "tensorflow": ["conv3d"], "onnx": ["conv"]},
+        (NONE, "S", "S", "S", "S", "S"),
+    ),
+    Row(
+        "transposed convolution",
+        {
+            "torch": ["conv_transpose"],
+            "tensorflow": ["conv2d_transpose", "conv3d_transpose"],
+            "onnx": ["conv_transpose"],
+        },
+        (NONE, "S", "S", "S", "S", "S"),
+        why="PyTorch has int8 kernels for it in types that it is about to drop, and TensorFlow has none.",
+    ),
+    Row(
+        "products of two activations (attention)",
+        {"torch": ["attention"], "tensorflow": ["attention"], "onnx": ["attention"]},
+        ("off by default", "S", "S", "S", NONE, "S"),
+        why="PyTorch and TensorFlow have no int8 kernel for batches of them. In a BERT of width 768 they are "
+        "3 % of the multiply-adds at 128 tokens, 8 % at 384 (2 * tokens * 768 beside 12 * 768 * 768 for each "
+        "token and layer).",
+    ),
+    Row(
+        "embedding",
+        {"torch": ["embedding"], "tensorflow": ["embedding"], "onnx": ["embedding"]},
+        ("W", "W", "W", "W", "W", NONE),
+    ),
+    Row("EmbeddingBag", {"torch": ["embedding_bag"]}, ("source build", NONE, NONE, NONE, "W D", NONE)),
+    Row("LSTM", {"torch": ["lstm"], "onnx": ["lstm"]}, (NONE, NONE, "S", "D", "D", NONE)),
+    Row("GRU", {"torch": ["gru"], "onnx": ["gru"]}, (NONE, NONE, "S", NONE, "D", NONE)),
+    Row(
+        "plain recurrent layers, single cells",
+        {"torch": ["rnn", "rnn_cell"], "onnx": ["rnn"]},
+        (NONE, NONE, "S", NONE, "D", NONE),
+    ),
+    Row(
+        "einsum with weights",
+        {"torch": ["linear"], "tensorflow": ["matmul"], "onnx": ["einsum"]},
+        [NONE] * len(PEERS),
+    ),
+    nothing(
+        "residual sum",
+        "fused", "S", "S", "S", "defaults", "fused",
+        torch="F, compiled", tensorflow="F", onnx="F, between convolutions",
+    ),
+    nothing("other products and sums, SiLU", "products S", "S", "S", "S", "defaults", NONE),
+    nothing(
+        "max pooling",
+        "F", "F", "F", "S", "defaults", "S",
+        torch="F, compiled", tensorflow="F", onnx="F",
+    ),
+    nothing("average pooling", "F", "S", "S", "S", "defaults", "S"),
+    nothing("concatenation", "F", "F", "F", "S", "defaults", "S"),
+    nothing("resizing, splitting", NONE, "S or F", "S or F", "S", NONE, NONE),
+    nothing(
+        "GELU",
+        "fused", "float", "float", "float", NONE, NONE,
+        torch="fused", tensorflow="fused", onnx="as the runtime does",
+    ),
+    nothing(
+        "LayerNorm, softmax",
+        "float", "float", "float (MVN S)", "possible", "LayerNorm S", NONE,
+        torch="float", tensorflow="float", onnx="float",
+    ),
+]  # fmt: skip
+
+
+def kinds() -> dict[str, dict[str, Sequence[Scheme]]]:
+    """The schemes of every kind, by framework."""
+    from octune.backends.onnx.kinds import KINDS as OF_ONNX
+    from octune.backends.tensorflow.int8.kinds import KINDS as OF_TENSORFLOW
+    from octune.backends.torch.kinds import KINDS as OF_TORCH
+
+    listed: dict[str, Sequence[Any]] = {"torch": OF_TORCH, "tensorflow": OF_TENSORFLOW, "onnx": OF_ONNX}
+    return {framework: {kind.name: _schemes(kind) for kind in known} for framework, known in listed.items()}
+
+
+def _schemes(kind: Any) -> Sequence[Scheme]:
+    """Those of a kind, which is a class or an object."""
+    found: Sequence[Scheme] = kind.schemes()
+    return found
+
+
+def letters(schemes: Sequence[Scheme]) -> str:
+    """``S D bf16``: the modes of int8, and bf16."""
+    modes = {"static": "S", "dynamic": "D", "weight": "W"}
+    said = [letter for mode, letter in modes.items() if any(scheme.mode == mode for scheme in schemes)]
+    said += ["bf16"] if any(scheme.dtype == "bf16" for scheme in schemes) else []
+    return " ".join(said) or "float, listed"
+
+
+def table(known: Mapping[str, Mapping[str, Sequence[Scheme]]]) -> str:
+    """All rows, and one for each kind that none of them names."""
+    named = {(framework, kind) for row in ROWS for framework, own in row.kinds.items() for kind in own}
+    others = [(name, kind) for name, own in known.items() for kind in own if (name, kind) not in named]
+    rows = [*ROWS, *(Row(f"`{kind}`", {name: [kind]}, [NONE] * len(PEERS)) for name, kind in others)]
+    lines = [
+        "| op | " + " | ".join([*FRAMEWORKS.values(), *PEERS]) + " |",
+        "|---" * (1 + len(FRAMEWORKS) + len(PEERS)) + "|",
+    ]
+    for row in rows:
+        own = [_cell(row, framework, known[framework]) for framework in FRAMEWORKS]
+        lines.append("| " + " | ".join([row.title, *own, *row.peers]) + " |")
+    why = [f"- **{row.title}**: {row.why}" for row in rows if row.why]
+    return "\n".join(lines) + ("\n\n" + "\n".join(why) if why else "")
+
+
+def _cell(row: Row, framework: str, known: Mapping[str, Sequence[Scheme]]) -> str:
+    if framework in row.also:
+        return row.also[framework]
+    schemes = [scheme for kind in row.kinds.get(framework, ()) for scheme in known.get(kind, ())]
+    return letters(schemes) if schemes else NONE
+
+
+def page(text: str) -> str:
+    """The page with a fresh table between its two marks."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"{PAGE} must hold the marks {BEGIN!r} and {END!r}.")
+    return f"{before}{BEGIN}\n\n{table(kinds())}\n\n{END}{after}"
+
+
+def main() -> int:
+    old = PAGE.read_text()
+    new = page(old)
+    if "--check" in sys.argv[1:]:
+        return int(old != new)
+    PAGE.write_text(new)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
