@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +24,10 @@ os.environ.setdefault("OCTUNE_COST_CACHE", "off")
 # A Ray cluster of a test is for this machine alone, and sends no statistics. Read when Ray is imported.
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+# What tests make is not what the user has made.
+STATE = tempfile.TemporaryDirectory(prefix="octune-state-")
+os.environ["XDG_STATE_HOME"] = STATE.name
 
 # A shell that runs the tests in the background has them ignore Ctrl-C, and what they start inherits that.
 # Some tests press it.

@@ -49,6 +49,7 @@ NOT_RUN_HERE = {
     r"octune doctor": "times kernels for seconds; tests/report runs it",
     r"octune report .*--watch": "ends when it is stopped; tests/report runs it",
     r"octune bench ": "times models for minutes; tests/benchmark runs it",
+    r"octune compile ": "compiles for half a minute; tests/test_trust.py runs it",
     r"octune export ": "each layout needs another model; tests/export runs all of them",
     r"octune (tune|resume) .*(examples/|octune_runs/sst2)": "test_examples.py reads that file",
 }

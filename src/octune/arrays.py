@@ -14,6 +14,7 @@ from zipfile import BadZipFile, is_zipfile
 import numpy as np
 import numpy.typing as npt
 
+from octune.archives import check_archive
 from octune.errors import DataError
 
 __all__ = ["LABELS", "ArrayBatches"]
@@ -72,11 +73,13 @@ def _arrays(path: Path) -> dict[str, Any]:
     """The arrays of an ``.npz`` file, each with one entry for every row."""
     expected = "Expected an .npz file, as numpy.savez writes it, of arrays with one entry for each row."
     try:
+        if is_zipfile(path):
+            check_archive(path, DataError)
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except FileNotFoundError as error:
         raise DataError(f"There is no file {path}. {expected}") from error
-    except (OSError, ValueError, EOFError, AttributeError, BadZipFile) as error:
+    except (OSError, ValueError, EOFError, AttributeError, MemoryError, BadZipFile) as error:
         why = f": {error}" if is_zipfile(path) else " and is not an .npz file"
         raise DataError(f"{path} cannot be read{why}. {expected}") from error
     lengths = {name: len(array) if array.ndim else None for name, array in arrays.items()}

@@ -21,12 +21,13 @@ from octune.errors import ArtifactError
 from octune.folders import complete_or_absent, sha256, sums
 from octune.int8 import ANYWHERE, NEEDS_EXACT
 from octune.machine import probe_machine
+from octune.trust import made_here, remember
 
 if TYPE_CHECKING:
     from octune.backends.base import Backend
     from octune.result import Result, Saving
 
-__all__ = ["MANIFEST", "load", "manifest", "save"]
+__all__ = ["MANIFEST", "load", "manifest", "needs_limits", "save", "sealed", "write_manifest"]
 
 log = logging.getLogger("octune")
 MANIFEST = "octune.json"
@@ -43,9 +44,9 @@ def save(result: Result, folder: Path, *, overwrite: bool = False) -> Path:
         notes = details.get("notes", ())  # what the user must know to load it
         if saving.huggingface is not None:  # without its tokenizer a model is of no use
             huggingface.copy_companions(saving.huggingface, staging / huggingface.FOLDER)
-        (staging / MANIFEST).write_text(
-            json.dumps(_manifest(result, saving, details, staging), indent=1, sort_keys=True) + "\n"
-        )
+        data = _manifest(result, saving, details, staging)
+        write_manifest(staging, data)
+    remember(data["digest"])
     for note in notes:
         log.warning("%s", note)
     return folder
@@ -74,7 +75,17 @@ def _manifest(result: Result, saving: Saving, details: dict[str, Any], staging: 
         "safe_on": saving.safe_on if quantized else ANYWHERE,
         "files": sums(staging),
     }
+    return sealed(data)
+
+
+def sealed(data: dict[str, Any]) -> dict[str, Any]:
+    """A manifest with its digest, which must be made anew after every change."""
     return data | {"digest": _digest(data)}
+
+
+def write_manifest(folder: Path, data: dict[str, Any]) -> None:
+    """Write what :func:`manifest` reads."""
+    (folder / MANIFEST).write_text(json.dumps(data, indent=1, sort_keys=True) + "\n")
 
 
 def _digest(data: dict[str, Any]) -> str:
@@ -104,10 +115,14 @@ def manifest(folder: str | Path) -> dict[str, Any]:
             f"{path} is not the manifest that was saved (its digest differs): it was edited or damaged. Save "
             "the model again."
         )
+    home = folder.resolve()
     for name, digest in files.items():
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise ArtifactError(f"{path} names a file outside the folder ({name!r}): it was tampered with.")
         try:
+            if not (folder / name).resolve().is_relative_to(home):
+                raise ArtifactError(
+                    f"{path} names a file outside the folder ({name!r}): it was tampered with, or is a link. "
+                    "Copy the files themselves."
+                )
             found = sha256(folder / name)
         except OSError as error:
             raise ArtifactError(
@@ -132,10 +147,14 @@ def _no_manifest(folder: Path) -> str:
     return f"{folder} is not a saved model: it has no {MANIFEST}. {expected}{hint}"
 
 
-def load(folder: str | Path, *, factory: Any = None, allow_saturation: bool = False) -> Any:
+def load(
+    folder: str | Path, *, factory: Any = None, allow_saturation: bool = False, trust: bool = False
+) -> Any:
     """A saved model, ready to run: needs neither the fp32 model nor the data.
 
-    ``factory`` builds the architecture of a model whose class only your own code knows how to construct. A
+    ``factory`` builds the architecture of a model whose class only your own code knows how to construct. Code
+    that is in the folder or is named there (compiled code, a factory) runs only if you made the model on this
+    machine, or ``trust`` it; else the same model is built from its int8 graph, which may be slower. A
     model that was tuned with ``performance.portable: false`` for CPUs with an int8 dot product, loaded on one
     without, would add wrongly: a PyTorch model gets smaller weights, which is said in the log; a graph file
     is refused, unless you ``allow_saturation``.
@@ -143,11 +162,11 @@ def load(folder: str | Path, *, factory: Any = None, allow_saturation: bool = Fa
     folder = Path(folder)
     data = manifest(folder)
     backend = backend_named(data["framework"])
-    saturates = not probe_machine().exact_int8 and data.get("safe_on", NEEDS_EXACT) != ANYWHERE
+    trusted = trust or made_here(data["digest"])
     try:
-        if not saturates or allow_saturation:
-            return backend.load(folder, data["backend"], factory)
-        return _limited_again(backend, folder, data, factory)
+        if allow_saturation or not needs_limits(data):
+            return backend.load(folder, data["backend"], factory, trusted=trusted)
+        return _limited_again(backend, folder, data, factory, trusted=trusted)
     except (KeyError, TypeError, ValueError) as error:
         raise ArtifactError(
             f"{folder / MANIFEST} does not describe a model that can be built ({type(error).__name__}: "
@@ -155,7 +174,14 @@ def load(folder: str | Path, *, factory: Any = None, allow_saturation: bool = Fa
         ) from error
 
 
-def _limited_again(backend: type[Backend], folder: Path, data: dict[str, Any], factory: Any) -> Any:
+def needs_limits(data: dict[str, Any]) -> bool:
+    """Whether the weights of a saved model would overflow the sums of this CPU."""
+    return not probe_machine().exact_int8 and data.get("safe_on", NEEDS_EXACT) != ANYWHERE
+
+
+def _limited_again(
+    backend: type[Backend], folder: Path, data: dict[str, Any], factory: Any, *, trusted: bool
+) -> Any:
     why = (
         f"{folder} was tuned for {NEEDS_EXACT}; on this one ({probe_machine().cpu}) sums of its 8-bit "
         "products would overflow"
@@ -166,6 +192,6 @@ def _limited_again(backend: type[Backend], folder: Path, data: dict[str, Any], f
             "performance.portable: true, "
             "run it on such a CPU, or accept wrong sums with octune.load(folder, allow_saturation=True)."
         )
-    model = backend.load(folder, data["backend"], factory, limit_again=True)
+    model = backend.load(folder, data["backend"], factory, limit_again=True, trusted=trusted)
     log.warning("%s: its weights were made smaller, and its score may differ slightly", why)
     return model

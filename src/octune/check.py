@@ -51,6 +51,7 @@ def check(
     criterion: Criterion | float | str | Mapping[str, Any] | None = None,
     config: Config | str | Path | dict[str, Any] | None = None,
     timing: bool = True,
+    trust: bool = False,
     progress: Callable[[str], None] = lambda doing: None,
 ) -> Check:
     """Score both models on the same data, item by item, and time them in turns.
@@ -58,7 +59,8 @@ def check(
     ``fp32`` and ``int8`` are what :func:`octune.opening.open_model` opens: paths, ``package.module:factory``,
     or objects. ``data`` is an ``.npz`` file, ``package.module:factory``, or batches as for
     :func:`octune.tune`; if left out, ``config`` names it in its ``evaluation`` section. Without labels, what
-    counts is agreement with fp32. With whole numbers as labels and no ``metric``, it is accuracy.
+    counts is agreement with fp32. With whole numbers as labels and no ``metric``, it is accuracy. ``trust``:
+    as for :func:`octune.load`, for folders that Octune saved elsewhere.
     """
     begun = time.perf_counter()
     settings = with_criterion(as_config(config), criterion)
@@ -67,7 +69,10 @@ def check(
     threads = settings.performance.threads or settings.performance.cores_per_instance
     with ExitStack() as stack:
         progress("opening the models")
-        models = [stack.enter_context(closing(open_model(one, threads=threads))) for one in (fp32, int8)]
+        models = [
+            stack.enter_context(closing(open_model(one, threads=threads, trust=trust)))
+            for one in (fp32, int8)
+        ]
         pair = Pair(*models)
         progress("reading the data")
         settings = _only_evaluation(settings, [fp32, int8])

@@ -43,6 +43,7 @@ from octune.identity import identity
 from octune.machine import probe_machine
 from octune.search import STRATEGIES, Space, Strategy
 from octune.sources import Materials
+from octune.trust import digest_of_name, remember
 
 __all__ = ["Job", "Request", "as_config", "came_from", "settings_of"]
 
@@ -197,6 +198,8 @@ class Job:
         )
         study.survey.elsewhere = study.apart.plan_harm
         journal.append("run", {**job._stamp(), "model": materials.source})
+        if materials.source is not None and journal.folder is not None:
+            remember(digest_of_name(materials.source))
         return job
 
     def again(self, request: Request) -> dict[str, Any]:

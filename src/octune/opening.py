@@ -26,6 +26,7 @@ from octune.backends.select import backend_named, imported
 from octune.errors import ModelError
 from octune.plan import Plan
 from octune.sources import import_name, is_reference
+from octune.trust import made_here
 
 __all__ = ["Coverage", "Opened", "Port", "import_framework", "open_model"]
 
@@ -53,8 +54,10 @@ EXPECTED = (
 )
 
 
-def open_model(source: Any, *, threads: int | None = None) -> Opened:
-    """The model, ready to run; ``threads``: None is all cores. Raises ModelError or ArtifactError."""
+def open_model(source: Any, *, threads: int | None = None, trust: bool = False) -> Opened:
+    """The model, ready to run; ``threads``: None is all cores. Code that a saved folder holds or names runs
+    only if it was made here, or with ``trust``. Raises ModelError or ArtifactError.
+    """
     if not isinstance(source, str | Path):
         return _object(source, Source(_type(source), _type(source), threads=threads))
     name = str(source)
@@ -63,7 +66,7 @@ def open_model(source: Any, *, threads: int | None = None) -> Opened:
         made = made() if callable(made) and not _runs(made) else made
         return _object(made, Source(f"{_type(made)} of a factory", name, threads=threads))
     path = _found(Path(source))
-    return _folder(path, threads) if path.is_dir() else _file(path, threads)
+    return _folder(path, threads, trust) if path.is_dir() else _file(path, threads)
 
 
 def _found(path: Path) -> Path:
@@ -95,12 +98,12 @@ def import_framework(source: str | Path) -> None:
         backend_named(FILES.get(path.suffix.lower(), ("tensorflow", ""))[0])
 
 
-def _folder(path: Path, threads: int | None) -> Opened:
+def _folder(path: Path, threads: int | None, trust: bool) -> Opened:
     if (path / MANIFEST).exists():
         data = manifest(path)
-        framework = data["framework"]
-        source = Source(f"Octune folder ({framework})", str(path), path, data["backend"], threads)
-        opened = backend_named(framework).opened(load(path), source)
+        framework, trusted = data["framework"], trust or made_here(data["digest"])
+        source = Source(f"Octune folder ({framework})", str(path), path, data["backend"], threads, trusted)
+        opened = backend_named(framework).opened(load(path, trust=trusted), source)
         if opened.coverage is None:  # native code alone: the plan says what went into it
             opened.coverage = Coverage(
                 Plan.from_json(data["plan"]).counts().get("int8", 0), len(data["plan"])
@@ -145,7 +148,7 @@ def _object(model: Any, source: Source) -> Opened:
     if isinstance(model, Opened):
         return model
     if isinstance(model, str | Path):
-        return open_model(model, threads=source.threads)
+        return open_model(model, threads=source.threads)  # a factory may name a folder, and cannot trust it
     backend = _runs(model)
     if backend is None:
         raise ModelError(f"{source.name} is a {_type(model)}, which cannot be run here. {EXPECTED}")

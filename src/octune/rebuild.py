@@ -23,6 +23,7 @@ from octune.errors import OctuneError, WorkspaceError, summary
 from octune.job import came_from, settings_of
 from octune.result import Result, Saving, Trial
 from octune.sources import Materials, open_model
+from octune.trust import digest_of_name, made_here
 
 __all__ = ["rebuilt"]
 
@@ -92,6 +93,11 @@ def _found(model: Any, told: dict[str, Any], config: Config, folder: Path) -> Ma
     if model is not None and not isinstance(model, str | Path):
         return Materials(model, source=source)
     named = str(source if model is None else model)
+    if model is None and not made_here(digest_of_name(named)):
+        raise WorkspaceError(
+            f"The run in {folder} was not made by you on this machine, so the model that it names ({named}) "
+            "is not opened. Give the fp32 model yourself, as --model or model=."
+        )
     if model is None and (beside := Path(told.get("folder", ".")) / named).exists():
         named = str(beside)
     try:

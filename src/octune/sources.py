@@ -7,7 +7,7 @@ materials.model, materials.calibration, materials.evaluation, materials.metric
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ __all__ = [
     "is_reference",
     "made_data",
     "make_metric",
+    "named",
     "open_model",
 ]
 
@@ -130,6 +131,20 @@ def _made(reference: str, key: str, failed: type[OctuneError]) -> Any:
 def made_data(reference: str, role: str = "evaluation") -> Any:
     """The data that a configuration names as ``package.module:name``."""
     return _made(reference, f"{role}.data", DataError)
+
+
+def named(config: Config) -> list[str]:
+    """What a configuration names that may run code: the model, and functions of the user's own."""
+
+    def references(value: Any) -> Iterator[str]:
+        if isinstance(value, dict | list):
+            for inner in value.values() if isinstance(value, dict) else value:
+                yield from references(inner)
+        elif isinstance(value, str) and is_reference(value):
+            yield value
+
+    model = config.model.path if config.model is not None else None
+    return sorted({*([model] if model else []), *references(config.to_json())})
 
 
 def make_metric(metric: str | MetricFunction | Metric, options: Mapping[str, Any]) -> Metric:

@@ -135,6 +135,18 @@ class Servable:
     outputs: Sequence[Tensor]
 
 
+@dataclass(frozen=True, slots=True)
+class Recompiled:
+    """A compiled form that was made from a saved folder: the metadata that tells of it, its digest for
+    :func:`octune.trust.remember`, and what the model answers to an example without it and with it.
+    """
+
+    metadata: Mapping[str, Any]
+    digest: str
+    before: Outputs
+    after: Outputs
+
+
 def notes_on(ops: Iterable[Op], quantizable: str, total: int | None = None) -> list[str]:
     """What the user should know about a model's ops; ``quantizable`` names the kinds that int8 is for. There
     may be more ops (``total``) of which nothing is to be said.
@@ -322,8 +334,11 @@ class Backend(ABC):
         factory: Callable[[], Any] | None = None,
         *,
         limit_again: bool = False,
+        trusted: bool = False,
     ) -> Any:
         """The inverse of :meth:`writer`, in a process that has never seen the fp32 model.
+
+        Unless it is ``trusted``, nothing that the folder holds or names may run as code, whatever it says.
 
         ``factory`` builds the architecture where only the user's code can; raise ArtifactError if it is
         needed. ``limit_again``: the weights use all 8 bits and this CPU would add their products wrongly;
@@ -331,8 +346,17 @@ class Backend(ABC):
         """
 
     @classmethod
-    def servable(cls, folder: Path, metadata: Mapping[str, Any]) -> Servable:
-        """The files of a saved model that servers read, for ``octune export``."""
+    def recompile(
+        cls, folder: Path, metadata: Mapping[str, Any], model: Any, example: Callable[[], Any]
+    ) -> Recompiled:
+        """Make the compiled form of a model that :meth:`load` has made from this folder, and put it there.
+        ``example`` makes inputs, for folders that have none.
+        """
+        raise UnsupportedError(f"Models of {cls.name} have no compiled form: {folder} runs as it is.")
+
+    @classmethod
+    def servable(cls, folder: Path, metadata: Mapping[str, Any], *, trusted: bool = False) -> Servable:
+        """The files of a saved model that servers read, for ``octune export``; ``trusted`` as in load()."""
         return Servable({}, (), ())
 
     @classmethod

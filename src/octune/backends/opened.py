@@ -30,7 +30,8 @@ Array = npt.NDArray[Any]
 @dataclass(frozen=True, slots=True)
 class Source:
     """Where a model came from. ``kind`` and ``name`` are for people; ``path`` is its file or folder, if it
-    has one, and ``metadata`` what Octune wrote beside it, if Octune saved it. ``threads``: None is all cores.
+    has one, and ``metadata`` what Octune wrote beside it, if Octune saved it; ``trusted`` says whether what
+    it names may run. ``threads``: None is all cores.
     """
 
     kind: str
@@ -38,6 +39,7 @@ class Source:
     path: Path | None = None
     metadata: Mapping[str, Any] | None = None
     threads: int | None = None
+    trusted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,11 +43,13 @@ serve()
 class Instance:
     """Starts its process when it is made; ends it when it is closed, or with this process."""
 
-    def __init__(self, source: str, cores: Sequence[int], data: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, source: str, cores: Sequence[int], data: Mapping[str, Any] | None = None, trust: bool = False
+    ) -> None:
         self.source, self.cores = source, tuple(cores)
         # What libraries print; closed with the process.
         self._complaints = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
-        job = {"source": source, "threads": len(self.cores), "data": data}
+        job = {"source": source, "threads": len(self.cores), "data": data, "trust": trust}
         self._process = subprocess.Popen(
             [sys.executable, "-c", BOOT, ",".join(map(str, self.cores)), json.dumps(job)],
             stdin=subprocess.PIPE,

@@ -9,6 +9,7 @@ of a model run at once, each pinned to its own cores. The statistics are those o
 
 from __future__ import annotations
 
+import logging
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +32,7 @@ from octune.machine import probe_machine
 
 __all__ = ["bench"]
 
+log = logging.getLogger("octune")
 # Seconds before every turn: threads of some runtimes spin for a while after a call.
 PAUSE = 0.02
 # Two processes with the same model differ by as much in speed, by where their memory happens to lie.
@@ -66,6 +68,8 @@ class Team:
                     f"were pinned to {list(instance.cores)}."
                 )
         first = answers[0]
+        for warning in first["warnings"]:
+            log.warning("%s", warning)
         return Subject(self.name, first["kind"], first["size"], first["coverage"], first["seconds"])
 
     def shape(self, size: Size, pace: Pace) -> int | None:
@@ -103,6 +107,7 @@ def bench(
     iterations: int | None = None,
     data: str | Path | None = None,
     config: Config | str | Path | dict[str, Any] | None = None,
+    trust: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> Bench:
     """Latency, throughput and memory of models, and how many times faster than the first the others are.
@@ -111,8 +116,8 @@ def bench(
     every size of ``batch`` and ``sequence`` for about ``seconds``, or for ``iterations`` calls. ``instances``
     processes run at once, on ``cores`` cores each: all there are if left out. Inputs are made from the
     model's signature, or are rows of ``data``, an ``.npz`` file. What is left out may be said by ``config``:
-    its section ``performance``, its data, and its model, which is then the first. ``say`` hears of the
-    progress.
+    its section ``performance``, its data, and its model, which is then the first. ``trust``: as for
+    :func:`octune.load`. ``say`` hears of the progress.
     """
     request = Request.of(
         models, as_config(config), batch, sequence, instances, cores, seconds, warmup, iterations, data
@@ -121,7 +126,7 @@ def bench(
 
         def start(source: str) -> list[Instance]:
             return [
-                stack.enter_context(closing(Instance(source, place, request.data)))
+                stack.enter_context(closing(Instance(source, place, request.data, trust)))
                 for place in request.places
             ]
 

@@ -7,11 +7,12 @@ line of standard input is a request; each is answered by one on standard output.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ MB = 1e6
 class Worker:
     """One model, and the inputs that it is timed on."""
 
-    def __init__(self, source: str, threads: int, data: Mapping[str, Any] | None) -> None:
-        self._source, self._threads, self._data = source, threads, data
+    def __init__(self, source: str, threads: int, data: Mapping[str, Any] | None, trust: bool) -> None:
+        self._source, self._threads, self._data, self._trust = source, threads, data, trust
         self._model: Opened | None = None
         self._inputs: Any = None
         self._imported, self._long = 0.0, False
@@ -41,7 +42,8 @@ class Worker:
         with suppress(OSError):  # not everywhere: the peak then is the process's own
             Path("/proc/self/clear_refs").write_text("5")
         begun = time.perf_counter()
-        model = self._model = open_model(self._source, threads=self._threads)
+        with _warnings() as warnings:
+            model = self._model = open_model(self._source, threads=self._threads, trust=self._trust)
         self._makes = MadeInputs(model) if self._data is None else DataInputs(model, self._data)
         return {
             "name": model.name,
@@ -50,6 +52,7 @@ class Worker:
             "coverage": None if model.coverage is None else str(model.coverage),
             "seconds": time.perf_counter() - begun,
             "cores": _affinity(),
+            "warnings": warnings,
         }
 
     def shape(self, batch: int, sequence: int | None, warmup: int, patient: bool = False) -> dict[str, Any]:
@@ -92,6 +95,20 @@ class Worker:
         if self._model is None:
             raise ValueError("open comes first")
         return self._model
+
+
+@contextmanager
+def _warnings() -> Iterator[list[str]]:
+    """What Octune warns of, for the process that compares: nobody sees what this one prints."""
+    heard: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("octune")
+    logger.addHandler(handler)
+    try:
+        yield heard
+    finally:
+        logger.removeHandler(handler)
 
 
 def _affinity() -> list[int]:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from octune.archives import check_archive
 from octune.calibration.observer import BINS, TensorStats
 from octune.errors import WorkspaceError
 from octune.folders import write_whole
@@ -156,6 +157,7 @@ class Ranges(Mapping[str, TensorStats]):
     def from_bytes(cls, content: bytes, path: Path) -> Ranges:
         """The inverse of :meth:`to_bytes`; ``path`` is where it was read, for messages."""
         try:
+            check_archive(path, WorkspaceError, content)
             with np.load(io.BytesIO(content), allow_pickle=False) as file:
                 header = json.loads(bytes(file["header"]))
                 stats = {

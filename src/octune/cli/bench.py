@@ -11,7 +11,7 @@ from rich.console import Console
 
 from octune.cli.app import app
 from octune.cli.console import interruptible, open_console
-from octune.cli.options import AsJson, Quiet, Verbose
+from octune.cli.options import AsJson, Quiet, Trust, Verbose
 from octune.errors import ConfigError
 
 
@@ -56,6 +56,7 @@ def bench(
         ),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Also draw a picture: a .png or .svg file.")] = None,
+    trust: Trust = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
     verbose: Verbose = False,
@@ -92,6 +93,7 @@ def bench(
             warmup=warmup,
             iterations=iterations,
             data=data,
+            trust=trust,
             say=say,
         )
     if as_json:

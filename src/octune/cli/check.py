@@ -11,7 +11,7 @@ import typer
 from octune.cli.app import app
 from octune.cli.completion import metrics, tasks
 from octune.cli.console import interruptible, open_console
-from octune.cli.options import AsJson, Quiet, Tokenizer, Verbose
+from octune.cli.options import AsJson, Quiet, Tokenizer, Trust, Verbose
 from octune.config import Config, load_config
 from octune.errors import ConfigError, OctuneError
 from octune.folders import check_file
@@ -80,6 +80,7 @@ def check(
     flips: Annotated[
         Path | None, typer.Option(help="Also list the items that flipped in this file: .csv, or .jsonl.")
     ] = None,
+    trust: Trust = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
     verbose: Verbose = False,
@@ -98,7 +99,12 @@ def check(
     from octune.report.check import check_table, flips_text, junit_error, verdict_line
     from octune.report.check import junit as junit_xml
 
-    asked: dict[str, Any] = {"config": settings, "criterion": _criterion(criterion), "timing": timing}
+    asked: dict[str, Any] = {
+        "config": settings,
+        "criterion": _criterion(criterion),
+        "timing": timing,
+        "trust": trust,
+    }
     try:
         with interruptible("Nothing was written."), console.status("") as status:
             found = run(fp32, int8, **asked, progress=status.update)

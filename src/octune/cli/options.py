@@ -18,6 +18,13 @@ AsJson = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output, and nothing else there.")
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show what goes on underneath.")]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Run the code that a saved folder holds or names, though you did not make it on this machine.",
+    ),
+]
 Conf = Annotated[
     Path | None, typer.Argument(help="A YAML file: native, iLiT or LPOT dialect.", show_default=False)
 ]

@@ -26,6 +26,7 @@ from octune.cli.options import (
     Quiet,
     Task,
     Tokenizer,
+    Trust,
     Verbose,
     with_engine,
 )
@@ -35,6 +36,8 @@ from octune.engine.journal import not_a_workspace
 from octune.engine.stop import INTERRUPTED
 from octune.errors import WorkspaceError, plural
 from octune.folders import write_whole
+from octune.sources import named
+from octune.trust import digest_of_name, made_here, remember
 
 CONFIG_COPY = "config.yaml"
 Output = Annotated[
@@ -113,6 +116,7 @@ def resume(
     overwrite: Overwrite = False,
     engine: EngineName = None,
     address: Address = None,
+    trust: Trust = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
     verbose: Verbose = False,
@@ -123,7 +127,14 @@ def resume(
     path = directory / CONFIG_COPY
     if not path.exists():
         raise WorkspaceError(not_a_workspace(directory, CONFIG_COPY))
-    sections = load_config(path).to_json()
+    config = load_config(path)
+    strange = [name for name in named(config) if not made_here(digest_of_name(name))]
+    if strange and not trust:
+        raise WorkspaceError(
+            f"The run in {directory} was not begun by you on this machine, and what its {CONFIG_COPY} names "
+            f"may run code here: {', '.join(strange)}. Look at it, and give --trust if it may."
+        )
+    sections = config.to_json()
     limits = {"max_trials": max_trials, "timeout": timeout}
     sections["tuning"] |= {name: limit for name, limit in limits.items() if limit is not None}
     _run(
@@ -167,6 +178,8 @@ def _run(
             raise WorkspaceError(
                 f"The workspace {folder} cannot be written: {error}. Choose another --workspace."
             ) from error
+        for name in named(config):
+            remember(digest_of_name(name))
         result = run(config=config, listener=listener)
     if result.stopped_because.startswith(INTERRUPTED):
         # What was found is in the journal. To save it would make a model of it that nobody has chosen.

@@ -15,6 +15,7 @@ from octune.backends.base import Servable
 from octune.backends.select import backend_named
 from octune.errors import ConfigError, UnsupportedError
 from octune.folders import check_replaceable, complete_or_absent, sums
+from octune.trust import made_here
 
 if TYPE_CHECKING:
     from octune.job import Request
@@ -64,7 +65,9 @@ class Saved:
             )
         own = folder / huggingface.FOLDER
         companions = companions or (own if own.is_dir() else None)
-        servable = backend_named(data["framework"]).servable(folder, data["backend"])
+        servable = backend_named(data["framework"]).servable(
+            folder, data["backend"], trusted=made_here(data["digest"])
+        )
         return cls(folder, name, data, companions, servable, twin_of, run)
 
     def write(self, form: str, folder: Path, stem: str | None = None) -> None:

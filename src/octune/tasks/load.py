@@ -109,7 +109,7 @@ def _tokenizer(tokenizer: Any) -> Any:
     except ImportError as error:
         raise MissingDependency("transformers", "torch", "Reading a tokenizer") from error
     try:
-        return AutoTokenizer.from_pretrained(str(tokenizer), local_files_only=local)
+        return AutoTokenizer.from_pretrained(str(tokenizer), local_files_only=local, trust_remote_code=False)
     except (OSError, ValueError) as error:
         where = f"The folder {tokenizer} holds" if local else f"{tokenizer} is not a folder, and the hub has"
         raise ConfigError(f"{where} no usable tokenizer: {error}") from error

@@ -235,11 +235,12 @@ class OnnxBackend(Backend):
         factory: Callable[[], Any] | None = None,
         *,
         limit_again: bool = False,
+        trusted: bool = False,
     ) -> OnnxModel:
-        return storage.load(folder, metadata)
+        return storage.load(folder, metadata, trusted=trusted)
 
     @classmethod
-    def servable(cls, folder: Path, metadata: Mapping[str, Any]) -> Servable:
+    def servable(cls, folder: Path, metadata: Mapping[str, Any], *, trusted: bool = False) -> Servable:
         return storage.servable(folder, metadata)
 
     @classmethod

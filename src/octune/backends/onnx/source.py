@@ -30,6 +30,7 @@ from onnx.inliner import inline_local_functions
 from octune.backends.batches import Slot
 from octune.backends.onnx.affine import fold_affine
 from octune.backends.onnx.constants import fold_constants
+from octune.backends.onnx.files import check_beside, check_data
 from octune.backends.onnx.graph import QDQ_OPSET, Array, Model, View, headed_like, subgraphs, unused
 from octune.backends.onnx.half import in_fp32
 from octune.backends.onnx.padding import fold_pads
@@ -94,6 +95,7 @@ def read(path: Path) -> ModelProto:
         raise ModelError(f"{path} is not an ONNX model: {summary(error)}. {AGAIN}") from error
     if not proto.graph.node:
         raise ModelError(f"{path} is not an ONNX model: its graph has no node. {AGAIN}")
+    check_data(proto, path)
     return proto
 
 
@@ -143,12 +145,9 @@ def _array(tensor: TensorProto, folder: Path | None) -> Array | None:
             f"Tensor {tensor.name!r} of the ModelProto is kept in a file beside it, and a ModelProto does "
             "not know where. Give the path of the .onnx file, or load it with external data."
         )
+    check_beside(tensor, folder)
     entries = {item.key: item.value for item in tensor.external_data}
     path = folder / entries["location"]
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise ModelError(
-            f"Tensor {tensor.name!r} is said to be in {entries['location']!r}, outside the model's folder."
-        )
     try:
         mapped: Array = np.memmap(
             path, dtype, mode="c", offset=int(entries.get("offset", 0)), shape=tuple(tensor.dims)

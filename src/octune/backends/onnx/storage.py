@@ -17,7 +17,7 @@ import onnx
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from octune.backends.base import Servable, Tensor
-from octune.backends.onnx.files import GRAPH, write_graph
+from octune.backends.onnx.files import GRAPH, check_data, write_graph
 from octune.backends.onnx.runtimes import ONNX_RUNTIME, RUNTIMES, OnnxModel, named
 from octune.errors import ArtifactError
 from octune.machine import probe_machine
@@ -43,7 +43,7 @@ def save(model: OnnxModel, folder: Path) -> dict[str, Any]:
     return {"runtime": model.runtime, "versions": versions(), "machine": probe_machine().to_json()}
 
 
-def load(folder: Path, metadata: Mapping[str, Any]) -> OnnxModel:
+def load(folder: Path, metadata: Mapping[str, Any], *, trusted: bool = False) -> OnnxModel:
     """The model on the runtime that won, or on ONNX Runtime where that one is not installed."""
     made_for, here = metadata["machine"], probe_machine()
     if lacking := here.lacks(made_for):
@@ -54,6 +54,8 @@ def load(folder: Path, metadata: Mapping[str, Any]) -> OnnxModel:
     file = folder / GRAPH
     if not file.exists():
         raise ArtifactError(f"{folder} has no {GRAPH}. Copy the whole folder again.")
+    if not trusted:
+        check_data(onnx.load(str(file), load_external_data=False), file)
     runtime = named(metadata["runtime"])
     if runtime is None or not runtime.installed():
         log.warning(

@@ -299,12 +299,13 @@ class TensorFlowBackend(Backend):
         factory: Callable[[], Any] | None = None,
         *,
         limit_again: bool = False,
+        trusted: bool = False,
     ) -> Any:
-        return storage.load(folder, metadata)
+        return storage.load(folder, metadata, trusted=trusted)
 
     @classmethod
-    def servable(cls, folder: Path, metadata: Mapping[str, Any]) -> Servable:
-        return storage.servable(folder, metadata)
+    def servable(cls, folder: Path, metadata: Mapping[str, Any], *, trusted: bool = False) -> Servable:
+        return storage.servable(folder, metadata, trusted=trusted)
 
     @classmethod
     def open(cls, source: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from octune.backends.tensorflow.model import nested
 from octune.backends.tensorflow.model.freeze import as_graph, ends
 from octune.backends.tensorflow.model.handover import Handover, take
 from octune.backends.tensorflow.model.metagraph import DEFAULT_SIGNATURE, MetaGraph
+from octune.backends.tensorflow.model.storage import load
 from octune.errors import ModelError
 
 __all__ = ["coverage", "opened"]
@@ -43,11 +45,19 @@ def opened(model: Any, source: Source) -> Opened:
     if not isinstance(getattr(model, "signatures", None), Mapping):
         path = source.path
         if path is not None and (path / "saved_model.pb").exists() and not isinstance(model, MetaGraph):
-            model = tf.saved_model.load(str(path))
+            model = _saved(path, source)
         else:
             taken = take(model, Settings())
             model = replace(taken.handover, kind="saved_model").build(taken.frozen.graph_def)
     return OpenedSignature(model, source)
+
+
+def _saved(path: Path, source: Source) -> Any:
+    """The SavedModel in a folder; in one that Octune wrote, the signature that is the model."""
+    if source.metadata is None:
+        return tf.saved_model.load(str(path))
+    form = replace(Handover.from_json(source.metadata["form"]), kind="saved_model")
+    return load(path, {"form": form.to_json()}, trusted=source.trusted)
 
 
 class OpenedGraph(Opened):

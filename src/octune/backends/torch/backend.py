@@ -18,6 +18,7 @@ from octune.backends.base import (
     Backend,
     Finalist,
     Outputs,
+    Recompiled,
     SelfTest,
     Settings,
     Visit,
@@ -39,6 +40,7 @@ from octune.backends.torch.hooks import hooks
 from octune.backends.torch.kinds import KINDS
 from octune.backends.torch.layers import Layer
 from octune.backends.torch.opened import OpenedTorch
+from octune.backends.torch.recompile import recompile
 from octune.backends.torch.sources import open_model
 from octune.backends.torch.work import counted
 from octune.backends.torch.wrappers import unwrapped
@@ -292,8 +294,15 @@ class TorchBackend(Backend):
         factory: Callable[[], nn.Module] | None = None,
         *,
         limit_again: bool = False,
+        trusted: bool = False,
     ) -> nn.Module:
-        return storage.load(folder, metadata, factory, limit_again=limit_again)
+        return storage.load(folder, metadata, factory, limit_again=limit_again, trusted=trusted)
+
+    @classmethod
+    def recompile(
+        cls, folder: Path, metadata: Mapping[str, Any], model: nn.Module, example: Callable[[], Inputs]
+    ) -> Recompiled:
+        return recompile(folder, metadata, model, example)
 
     @classmethod
     def open(cls, source: str) -> nn.Module:

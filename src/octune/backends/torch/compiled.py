@@ -32,7 +32,7 @@ from octune.backends.torch.lowering import lower
 from octune.errors import ArtifactError, UnsupportedError, summary
 from octune.machine import probe_machine
 
-__all__ = ["CompiledModel", "Signature", "compile_model", "export", "load_compiled"]
+__all__ = ["CompiledModel", "Signature", "compile_model", "compile_program", "export", "load_compiled"]
 
 log = logging.getLogger("octune")
 # One model is compiled once: compiling headers ahead, or testing whether vector code compiles for a CPU that
@@ -292,24 +292,34 @@ def compile_model(model: nn.Module, call: Inputs) -> CompiledModel:
     """Native code for this machine; raises UnsupportedError, with a reason to show, when it cannot be
     made.
     """
+    program, signature = export(model, call)
+    outputs = {
+        name: layer.output
+        for name, layer in model.named_modules()
+        if isinstance(layer, Int8Layer) and layer.output
+    }
+    return compile_program(program, signature, outputs, model)
+
+
+def compile_program(
+    program: torch.export.ExportedProgram,
+    signature: Signature,
+    outputs: Mapping[str, tuple[float, int]],
+    eager: nn.Module | None,
+) -> CompiledModel:
+    """Native code of an exported int8 model; ``outputs`` are scale and zero point of what layers return."""
     if probe_machine().compiler is None:
         raise UnsupportedError("there is no C++ compiler (install g++ to compile the winner)")
     from torch._inductor import aoti_compile_and_package
 
-    program, signature = export(model, call)
-    outputs = {
-        f"{name}.weight_int8": layer.output
-        for name, layer in model.named_modules()
-        if isinstance(layer, Int8Layer) and layer.output
-    }
-    lower(program, outputs)
+    lower(program, {f"{name}.weight_int8": output for name, output in outputs.items()})
     folder = tempfile.TemporaryDirectory(prefix="octune-")
     # the compiler folds constants, packed weights among them, only where nothing is differentiated
     with _quiet(), torch.no_grad():
         path = aoti_compile_and_package(
             program, package_path=str(Path(folder.name) / "compiled.pt2"), inductor_configs=COMPILER
         )
-    compiled = load_compiled(Path(path), signature.to_json(), model)
+    compiled = load_compiled(Path(path), signature.to_json(), eager)
     compiled.keep = folder  # the package is deleted with the model
     return compiled
 

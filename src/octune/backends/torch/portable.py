@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from octune.backends.batches import Inputs
+from octune.backends.torch.archive import read_program
 from octune.backends.torch.compiled import Signature, export
 from octune.backends.torch.layers import limit_again
 from octune.backends.torch.lowering import fill_empty_arguments, fold_packing, quantize_as_layers_do
@@ -65,9 +66,17 @@ def _modules(spec: Any) -> Iterator[str]:
         yield from _modules(child)
 
 
-def import_types(modules: Collection[str]) -> None:
-    """Import what defines the types of inputs and outputs."""
+def import_types(modules: Collection[str], *, trusted: bool) -> None:
+    """Import what defines the types of inputs and outputs. Importing runs code, so that of a stranger's model
+    may only be a library's.
+    """
     for module in modules:
+        if not trusted and module.partition(".")[0] != "transformers":
+            raise ArtifactError(
+                f"The saved model takes or returns objects of {module}, and was not made by you on this "
+                "machine: nothing that it names is imported. If you trust whoever made it: "
+                "octune.load(folder, trust=True)."
+            )
         try:
             importlib.import_module(module)
         except ImportError as error:
@@ -117,14 +126,16 @@ class ProgramModel(nn.Module):
         return self
 
 
-def load_program(path: Path, told: Mapping[str, Any], again: Collection[str] = ()) -> ProgramModel:
+def load_program(
+    path: Path, told: Mapping[str, Any], again: Collection[str] = (), *, trusted: bool = False
+) -> ProgramModel:
     """The saved int8 graph as a module; weights are packed for the kernels once, here, those of the layers in
     ``again`` limited before.
     """
-    import_types(told["imports"])
+    import_types(told["imports"], trusted=trusted)
     try:
         with _quiet():
-            program = torch.export.load(path)
+            program = read_program(path)
     except Exception as error:
         raise ArtifactError(
             f"{path} cannot be read by torch {torch.__version__}: {summary(error)}. Load it with the torch "

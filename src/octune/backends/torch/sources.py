@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from octune.backends.torch.archive import read_program
 from octune.backends.torch.programs import from_program
 from octune.errors import MissingDependency, ModelError, summary
 
@@ -38,7 +39,11 @@ def _exported(path: Path) -> nn.Module:
     if not path.exists():
         raise ModelError(f"There is no file {path}. Expected a program saved by torch.export.save().")
     try:
-        return from_program(torch.export.load(path))
+        return from_program(read_program(path))
+    except ModelError as error:
+        raise ModelError(
+            f"{error} If you trust the file, give a factory that returns torch.export.load(...).module()."
+        ) from error
     except Exception as error:
         raise ModelError(f"{path} is not a program saved by torch.export.save(): {error}") from error
 
@@ -54,12 +59,12 @@ def _hugging_face(source: str) -> nn.Module:
     else:
         _check_hub(source)
     try:
-        config = transformers.AutoConfig.from_pretrained(source)
+        config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
         names = config.architectures or []
         model_class = getattr(transformers, names[0], None) if names else None
         # transformers 5 loads a checkpoint in the type it was saved in; the baseline is fp32.
         model: nn.Module = (model_class or transformers.AutoModel).from_pretrained(
-            source, dtype=torch.float32
+            source, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
         )
     except (OSError, ValueError, json.JSONDecodeError) as error:
         where = "the folder" if path.exists() else "the hub (is the machine offline?)"

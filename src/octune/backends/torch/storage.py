@@ -12,6 +12,7 @@ import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,17 @@ from octune.backends.torch.functions.install import describe, rebuild
 from octune.backends.torch.kinds import LAYERS
 from octune.backends.torch.layers import Layer
 from octune.backends.torch.portable import export_program, import_types, load_program
+from octune.backends.torch.transformer import build_transformer
 from octune.backends.torch.wrappers import unwrap_parts, unwrapped
 from octune.errors import ArtifactError, UnsupportedError, summary
 from octune.importing import resolve
 from octune.machine import probe_machine
+from octune.trust import digest_of_native, made_here
 
-__all__ = ["Origin", "load", "save", "weight_bytes"]
+__all__ = ["COMPILED", "PROGRAM", "Origin", "load", "save", "stamp", "weight_bytes"]
 
 log = logging.getLogger("octune")
+TRUST = "trust whoever made it: octune.load(folder, trust=True), or --trust"
 WEIGHTS, COMPILED, PROGRAM = "model.safetensors", "compiled.pt2", "program.pt2"
 
 
@@ -62,25 +66,28 @@ class Origin:
             return cls("factory", source)
         return cls("class", name)
 
-    def build(self) -> nn.Module:
-        """The architecture with any weights; raises ArtifactError if that takes more than is known here."""
+    def build(self, *, trusted: bool) -> nn.Module:
+        """The architecture with any weights; raises ArtifactError if that takes more than is known here, or
+        code that the folder names.
+        """
         if self.kind == "class":
             raise ArtifactError(
                 f"The saved model is of the class {self.reference}, and only your code knows how to build "
                 f"one. {self._advice}"
             )
+        if self.kind == "factory" and not trusted:
+            raise ArtifactError(
+                f"The saved model was built by {self.reference}, a function that the folder names. The "
+                "folder was not made by you on this machine, so nothing that it names is run. Give load() "
+                f"the function itself: octune.load(folder, factory=...). If you {TRUST}."
+            )
         try:
-            made = resolve(self.reference)
-            if self.kind == "factory":
-                built: nn.Module = made()
-                return built
-            import transformers
-
-            config = dict(self.config or {})
-            config.pop("dtype", None)
-            config.pop("torch_dtype", None)
-            model: nn.Module = made(transformers.AutoConfig.for_model(config.pop("model_type"), **config))
-            return model
+            if self.kind != "factory":
+                return build_transformer(self.reference, dict(self.config or {}))
+            built = resolve(self.reference)()
+            if not isinstance(built, nn.Module):
+                raise TypeError(f"it returned a {type(built).__name__}, which is not an nn.Module")
+            return built
         except Exception as error:  # whatever the user's factory does
             raise ArtifactError(
                 f"The saved model was built by {self.reference}, which cannot be done again here "
@@ -138,14 +145,19 @@ def save(model: nn.Module, origin: Origin, folder: Path, example: Any = None) ->
     metadata["identities"] = [name for name, m in eager.named_modules() if type(m) is nn.Identity]
     if compiled is not None:
         shutil.copyfile(compiled.package, folder / COMPILED)
-        metadata["compiled"] = {
-            "signature": compiled.signature.to_json(),
-            "machine": probe_machine().to_json(),
-            "torch": str(torch.__version__),
-        }
+        metadata["compiled"] = stamp(compiled)
     if origin.kind != "huggingface":
         _add_program(eager, origin, folder, example, metadata)
     return metadata
+
+
+def stamp(compiled: CompiledModel) -> dict[str, Any]:
+    """What must be known to run native code: how it is called, and where it can run."""
+    return {
+        "signature": compiled.signature.to_json(),
+        "machine": probe_machine().to_json(),
+        "torch": str(torch.__version__),
+    }
 
 
 def _add_program(
@@ -189,8 +201,9 @@ def load(
     factory: Callable[[], nn.Module] | None = None,
     *,
     limit_again: bool = False,
+    trusted: bool = False,
 ) -> nn.Module:
-    """Build the model again: as native code where that can run, else from its class if ``factory`` or
+    """Build the model again: as native code where that can run and may, else from its class if ``factory`` or
     transformers can build that, else from the exported program.
 
     ``limit_again`` makes the weights safe for this CPU, which is not possible in native code.
@@ -200,25 +213,25 @@ def load(
     reason = ArtifactError(f"{folder} holds nothing that can be run here.")
     try:
         if factory is not None or program is None:
-            eager = _rebuilt(folder, metadata, factory or origin.build, limit_again=limit_again)
+            eager = _rebuilt(
+                folder, metadata, factory or partial(origin.build, trusted=trusted), limit_again=limit_again
+            )
         else:
-            import_types(program["imports"])
+            import_types(program["imports"], trusted=trusted)
     except ArtifactError as error:
         if factory is not None:
             raise  # the user has given it to be used
         reason = error
-    if (
-        "compiled" in metadata
-        and not limit_again
-        and (native := _native(folder, metadata, eager)) is not None
-    ):
-        return native
+    if "compiled" in metadata and not limit_again:
+        native = _native(folder, metadata, eager, trusted=trusted)
+        if native is not None:
+            return native
     if eager is not None:
         return eager
     if program is None:
         raise reason
     multiplied = [name for name, layer in metadata["layers"].items() if LAYERS[layer["kind"]].multiplies_int8]
-    return load_program(folder / PROGRAM, program, again=multiplied if limit_again else ())
+    return load_program(folder / PROGRAM, program, again=multiplied if limit_again else (), trusted=trusted)
 
 
 def _rebuilt(
@@ -233,16 +246,27 @@ def _rebuilt(
     return model
 
 
-def _native(folder: Path, metadata: Mapping[str, Any], eager: nn.Module | None) -> nn.Module | None:
-    """The compiled form, or None with a warning where it cannot run."""
-    stamp, here = metadata["compiled"], probe_machine()
-    if lacking := here.lacks(stamp["machine"]):
+def _native(
+    folder: Path, metadata: Mapping[str, Any], eager: nn.Module | None, *, trusted: bool
+) -> nn.Module | None:
+    """The compiled form, or None with a warning where it cannot run, or may not."""
+    told, here = metadata["compiled"], probe_machine()
+    if not trusted and not made_here(digest_of_native(folder / COMPILED, told)):
+        log.warning(
+            "%s was not made by you on this machine, so its compiled code is not run: the same int8 model is "
+            "built from its graph, which is slower. 'octune compile %s' compiles it here. If you %s",
+            folder,
+            folder,
+            TRUST,
+        )
+        return None
+    if lacking := here.lacks(told["machine"]):
         why = f"was made for a CPU with {', '.join(lacking)}, which this one lacks"
-    elif stamp["torch"] != str(torch.__version__):
-        why = f"was made by torch {stamp['torch']}, this is {torch.__version__}"
+    elif told["torch"] != str(torch.__version__):
+        why = f"was made by torch {told['torch']}, this is {torch.__version__}"
     else:
         try:
-            return load_compiled(folder / COMPILED, stamp["signature"], eager)
+            return load_compiled(folder / COMPILED, told["signature"], eager)
         except ArtifactError as error:
             why = f"cannot be loaded here ({error})"
     log.warning("the compiled model %s: eager int8 is used", why)

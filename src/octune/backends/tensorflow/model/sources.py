@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from octune.backends.tensorflow.model.keras_files import load_keras
 from octune.backends.tensorflow.model.metagraph import MetaGraph
 from octune.backends.tensorflow.model.storage import read_graph_def
 from octune.errors import ModelError, summary
@@ -36,10 +37,8 @@ def open_model(source: str) -> Any:
         if path.suffix == ".pb":
             return read_graph_def(path)
         if path.suffix in (".keras", ".h5"):
-            import keras
-
-            return keras.saving.load_model(path, compile=False)
-    except (OSError, ValueError, TypeError, KeyError, tf.errors.OpError) as error:
+            return load_keras(path)
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError, tf.errors.OpError) as error:
         raise ModelError(
             f"{source} cannot be loaded by TensorFlow {tf.__version__}: {summary(error)}"
         ) from error

@@ -21,6 +21,7 @@ from octune.backends.tensorflow.model.callables import GraphCallable, call_shape
 from octune.backends.tensorflow.model.freeze import LARGEST_GRAPH, as_graph
 from octune.backends.tensorflow.model.handover import Handover
 from octune.backends.tensorflow.model.metagraph import DEFAULT_SIGNATURE
+from octune.backends.tensorflow.model.strangers import harmless, signature_graph
 from octune.errors import ArtifactError, summary
 
 __all__ = ["load", "read_graph_def", "save", "servable", "write_served"]
@@ -69,12 +70,15 @@ def _serialized(graph_def: GraphDef) -> bytes:
     return bytes(graph_def.SerializeToString(deterministic=True))
 
 
-def load(folder: Path, metadata: Mapping[str, Any]) -> Any:
-    """The model that was saved, of the kind that it was."""
+def load(folder: Path, metadata: Mapping[str, Any], *, trusted: bool = False) -> Any:
+    """The model that was saved, of the kind that it was; of a stranger's, what does nothing but compute."""
     handover = Handover.from_json(metadata["form"])
     try:
         if handover.kind == "graph":
-            return as_graph(read_graph_def(folder / GRAPH))
+            graph_def = read_graph_def(folder / GRAPH)
+            return as_graph(graph_def if trusted else harmless(graph_def, str(folder / GRAPH)))
+        if not trusted:
+            return handover.wrap(signature_graph(folder, handover))
         loaded = tf.saved_model.load(str(folder))
         return handover.wrap(loaded.signatures[handover.signature])
     except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
@@ -83,10 +87,10 @@ def load(folder: Path, metadata: Mapping[str, Any]) -> Any:
         ) from error
 
 
-def servable(folder: Path, metadata: Mapping[str, Any]) -> Servable:
+def servable(folder: Path, metadata: Mapping[str, Any], *, trusted: bool) -> Servable:
     """A SavedModel with the signature that servers call, whatever kind of model was saved."""
     handover = Handover.from_json(metadata["form"])
-    function = _signature(folder, handover)
+    function = _signature(folder, handover, trusted=trusted)
     return Servable(
         {"savedmodel": partial(write_served, function)},
         [_tensor(spec.name, spec) for spec in nested.leaves(function.structured_input_signature)],
@@ -94,12 +98,17 @@ def servable(folder: Path, metadata: Mapping[str, Any]) -> Servable:
     )
 
 
-def _signature(folder: Path, handover: Handover) -> Any:
+def _signature(folder: Path, handover: Handover, *, trusted: bool) -> Any:
     """The saved model as a concrete function with named tensors in and out."""
     try:
+        if handover.kind != "graph" and not trusted:
+            return signature_graph(folder, handover)
         if handover.kind != "graph":
             return tf.saved_model.load(str(folder)).signatures[handover.signature]
-        return flat_function(read_graph_def(folder / GRAPH), handover.inputs, handover.outputs)
+        graph_def = read_graph_def(folder / GRAPH)
+        if not trusted:
+            harmless(graph_def, str(folder / GRAPH))
+        return flat_function(graph_def, handover.inputs, handover.outputs)
     except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
         raise ArtifactError(
             f"{folder} cannot be called with tensors by TensorFlow {tf.__version__}: {summary(error)}"
