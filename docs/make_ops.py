@@ -163,8 +163,8 @@ def _schemes(kind: Any) -> Sequence[Scheme]:
 
 
 def letters(schemes: Sequence[Scheme]) -> str:
-    """``S D bf16``: the modes of int8, and bf16."""
-    modes = {"static": "S", "dynamic": "D", "weight": "W"}
+    """``S D T bf16``: the modes of int8, and bf16."""
+    modes = {"static": "S", "dynamic": "D", "token": "T", "weight": "W"}
     said = [letter for mode, letter in modes.items() if any(scheme.mode == mode for scheme in schemes)]
     said += ["bf16"] if any(scheme.dtype == "bf16" for scheme in schemes) else []
     return " ".join(said) or "float, listed"
