@@ -18,7 +18,7 @@ from octune.backends.tensorflow.int8.weights import Int8Weight, Weights
 from octune.backends.tensorflow.probe.kernel_check import check, needed
 from octune.int8 import Limit, limit_for
 from octune.machine import Machine, pretending
-from octune.plan import Plan, Scheme
+from octune.plan import Op, Plan, Scheme
 from tests.machines import AMX, AVX2, VNNI
 
 from .graphs import (
@@ -110,10 +110,37 @@ def test_asking_for_an_attribute_does_not_make_one() -> None:
     assert "transpose_b" not in node.attr
 
 
+def weighted(rewriter: Rewriter) -> list[Op]:
+    """The ops that multiply weights: without the products of attention and the table of words."""
+    return [op for op in rewriter.ops() if op.kind not in ("attention", "embedding")]
+
+
+def test_what_tensorflow_has_no_int8_kernel_for_is_listed_with_that_as_the_reason() -> None:
+    def build() -> dict[str, tf.Tensor]:
+        image = v1.placeholder(tf.float32, [None, 4, 4, 4, 3], "image")
+        ids = v1.placeholder(tf.int32, [None, 5], "ids")
+        cube = tf.nn.conv3d(image, weight(normal(2, 2, 2, 3, 6)), [1] * 5, "SAME", name="cube")
+        up = tf.nn.conv2d_transpose(
+            cube[:, 0], weight(normal(3, 3, 5, 6)), tf.stack([tf.shape(image)[0], 8, 8, 5]), 2, name="up"
+        )
+        words = tf.gather(weight(normal(2000, 16)), ids, name="words")
+        few = tf.gather(weight(normal(20, 16)), ids, name="few")
+        return {"y": tf.matmul(words, few, transpose_b=True, name="scores"), "z": up}
+
+    ops = {op.kind: op for op in Rewriter(frozen(build)).ops()}
+    assert {kind: op.name for kind, op in ops.items()} == {
+        "conv3d": "cube", "conv2d_transpose": "up", "embedding": "words", "attention": "scores",
+    }  # fmt: skip
+    assert all(op.schemes == (Scheme.fp32(),) for op in ops.values())
+    assert ops["embedding"].parameters == 2000 * 16
+    assert "no int8 kernel for convolutions in three dimensions" in ops["conv3d"].note
+    assert "no int8 kernel for batched products of two activations" in ops["attention"].note
+
+
 @pytest.mark.parametrize("machine", [AVX2, VNNI, AMX], ids=lambda machine: machine.generation)
 def test_int8_is_offered_on_every_cpu_and_bf16_where_it_is_computed(machine: Machine) -> None:
     with pretending(machine):
-        able, ops = support(), Rewriter(bert()).ops()
+        able, ops = support(), weighted(Rewriter(bert()))
     assert all(able.runs(kind.kernel) for kind in KINDS)
     assert (able.layernorm, able.why) == (True, "")
     assert all(op.can("int8") for op in ops)
@@ -124,7 +151,7 @@ def test_a_tensorflow_without_int8_ops_says_so_and_offers_the_rest(monkeypatch: 
     monkeypatch.setattr(module, "_has", lambda op: "Quantized" not in op)
     able = support(AMX)
     assert "has no _QuantizedMatMul" in able.why
-    ops = Rewriter(bert(), able).ops()
+    ops = weighted(Rewriter(bert(), able))
     assert all(op.schemes == (Scheme.bf16(), Scheme.fp32()) for op in ops)
     assert all("_QuantizedMatMul" in op.note for op in ops)
 

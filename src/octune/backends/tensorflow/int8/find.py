@@ -21,6 +21,7 @@ from octune.backends.tensorflow.clean.formula import activation_of, regions
 from octune.backends.tensorflow.clean.layernorm import LAYERNORM
 from octune.backends.tensorflow.graph.graph import Array, Graph, attribute, node_of
 from octune.backends.tensorflow.graph.shapes import Shapes
+from octune.backends.tensorflow.int8.float_only import float_only
 from octune.backends.tensorflow.int8.fused_op import FusedOp, Fusion
 from octune.backends.tensorflow.int8.kinds import KINDS, Kind, kind_of
 from octune.backends.tensorflow.int8.pooling import only_read_by, pool_before
@@ -73,7 +74,9 @@ def find(graph: Graph, shapes: Shapes, support: Support, normalised: Normalised,
         if kind is not None:
             finder.look(made, kind)
         elif made.name in normalised.reasons:
-            finder.leave(made, spellings[made.op], normalised.reasons[made.name])
+            finder.leave(made, spellings[made.op].name, normalised.reasons[made.name])
+        elif (only := float_only(graph, shapes, made)) is not None:
+            finder.leave(made, *only)
     return Found(_placed(graph, finder.fused_ops), finder.left_alone)
 
 
@@ -115,15 +118,15 @@ class _Finder:
         name = self._names.get(made.name, made.name)
         weight = value_of(self._graph, self._graph.inputs(made)[1])
         if made.name in self._inside:
-            self.leave(made, kind, "it is inside a loop or a conditional of the graph")
+            self.leave(made, kind.name, "it is inside a loop or a conditional of the graph")
             return
         if weight is None:
             if kind.without_weight:
-                self.leave(made, kind, kind.without_weight)
+                self.leave(made, kind.name, kind.without_weight)
             return
         reason = self._cannot(made, kind, weight)
         if reason:
-            self.leave(made, kind, reason, int(weight.size))
+            self.leave(made, kind.name, reason, int(weight.size))
             return
         able = self._support.runs(kind.kernel)
         note = "" if able else self._support.why or f"TensorFlow {tf.__version__} has no int8 {kind.noun}"
@@ -157,12 +160,10 @@ class _Finder:
         if lift:
             self._origins[f"{lift}:0"] = x
 
-    def leave(self, made: NodeDef, kind: Kind, reason: str, parameters: int = 0) -> None:
+    def leave(self, made: NodeDef, kind: str, reason: str, parameters: int = 0) -> None:
         """An op that stays as it is."""
         name = self._names.get(made.name, made.name)
-        self.left_alone[name] = Op(
-            name, kind.name, (Scheme.fp32(),), parameters, signature=made.op, note=reason
-        )
+        self.left_alone[name] = Op(name, kind, (Scheme.fp32(),), parameters, signature=made.op, note=reason)
 
     def _cannot(self, made: NodeDef, kind: Kind, weight: Array) -> str:
         """Why this op cannot be quantized, or an empty string."""
