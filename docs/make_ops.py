@@ -149,11 +149,14 @@ ROWS = [
 def kinds() -> dict[str, dict[str, Sequence[Scheme]]]:
     """The schemes of every kind, by framework."""
     from octune.backends.onnx.kinds import KINDS as OF_ONNX
+    from octune.backends.tensorflow.int8.float_only import LISTED
     from octune.backends.tensorflow.int8.kinds import KINDS as OF_TENSORFLOW
     from octune.backends.torch.kinds import KINDS as OF_TORCH
 
     listed: dict[str, Sequence[Any]] = {"torch": OF_TORCH, "tensorflow": OF_TENSORFLOW, "onnx": OF_ONNX}
-    return {framework: {kind.name: _schemes(kind) for kind in known} for framework, known in listed.items()}
+    found = {framework: {kind.name: _schemes(kind) for kind in known} for framework, known in listed.items()}
+    found["tensorflow"] |= dict.fromkeys(LISTED, (Scheme.fp32(),))
+    return found
 
 
 def _schemes(kind: Any) -> Sequence[Scheme]:

@@ -323,7 +323,7 @@ def test_models_are_opened_by_where_they_lie(expected: Any, tmp_path: Path) -> N
         ("text.pb", b"this is no graph", "is not a GraphDef"),
         ("empty.pb", b"", "without a node"),
         ("model.onnx", b"x", "is not a model that TensorFlow can read"),
-        ("broken.keras", b"x", "cannot be loaded"),
+        ("broken.keras", b"x", "cannot be read as an archive"),
         ("folder", "folder", "has no saved_model.pb"),
     ],
 )

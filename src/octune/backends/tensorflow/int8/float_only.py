@@ -12,7 +12,7 @@ from octune.backends.tensorflow.clean.fold import value_of
 from octune.backends.tensorflow.graph.graph import Graph
 from octune.backends.tensorflow.graph.shapes import Shapes
 
-__all__ = ["float_only"]
+__all__ = ["LISTED", "float_only"]
 
 NO_KERNEL = "TensorFlow has no int8 kernel for "
 # op -> its kind, and why it stays in float
@@ -25,6 +25,7 @@ PRODUCT = ("attention", NO_KERNEL + "batched products of two activations")
 TABLE = ("embedding", "TensorFlow reads a float table faster than it reads an int8 one and scales its rows")
 GATHERS = ("Gather", "GatherV2", "ResourceGather")
 SMALL_TABLE = 1 << 14
+LISTED = (*(kind for kind, _ in CONVOLUTIONS.values()), PRODUCT[0], TABLE[0])  # kinds, as plans call them
 
 
 def float_only(graph: Graph, shapes: Shapes, made: NodeDef) -> tuple[str, str, int] | None:
