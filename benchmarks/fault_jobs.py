@@ -24,7 +24,7 @@ import yaml
 
 import octune
 
-__all__ = ["FRAMEWORKS", "journal", "project", "scored", "settings", "start"]
+__all__ = ["FRAMEWORKS", "journal", "project", "rewrite", "scored", "settings", "start"]
 
 FRAMEWORKS = ("pytorch", "tensorflow", "onnx")
 MODELS = {"pytorch": "fault_model:build", "tensorflow": "model.pb", "onnx": "model.onnx"}
@@ -42,7 +42,7 @@ def build():
 
     weights = np.load("weights.npz")
     layers = []
-    for number in range(3):
+    for number in range(len(weights.files) // 2):
         layer = nn.Linear(*weights[f"w{number}"].shape)
         layer.weight.data = torch.from_numpy(weights[f"w{number}"].T.copy())
         layer.bias.data = torch.from_numpy(weights[f"b{number}"])
@@ -88,20 +88,26 @@ def settings(**sections: Any) -> dict[str, Any]:
     return made
 
 
-def project(folder: Path, framework: str, **sections: Any) -> Path:
+def project(folder: Path, framework: str, sizes: tuple[int, ...] = SIZES, **sections: Any) -> Path:
     """Write the model, its data and ``conf.yaml``; returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    weights, x, y = _trained()
+    weights, x, y = _trained(sizes)
     np.savez(folder / "weights.npz", **weights)
     np.savez(folder / "digits.npz", x=x, label=y)
     (folder / "fault_model.py").write_text(MODULE)
+    rewrite(folder, framework)
+    made = settings(**{"model": {"path": MODELS[framework]}, **sections})
+    (folder / "conf.yaml").write_text(yaml.safe_dump(made))
+    return folder
+
+
+def rewrite(folder: Path, framework: str) -> None:
+    """Write the model again, of the weights beside it."""
+    weights = dict(np.load(folder / "weights.npz"))
     if framework == "onnx":
         _onnx(folder / MODELS[framework], weights)
     elif framework == "tensorflow":
         _tensorflow(folder / MODELS[framework], weights)
-    made = settings(**{"model": {"path": MODELS[framework]}, **sections})
-    (folder / "conf.yaml").write_text(yaml.safe_dump(made))
-    return folder
 
 
 def start(folder: Path, *words: str, **environment: str) -> subprocess.Popen[str]:
@@ -137,7 +143,7 @@ def scored(folder: Path) -> list[tuple[str, str]]:
 
 
 @cache
-def _trained() -> tuple[dict[str, Any], Any, Any]:
+def _trained(sizes: tuple[int, ...]) -> tuple[dict[str, Any], Any, Any]:
     from sklearn.datasets import load_digits
     from sklearn.neural_network import MLPClassifier
 
@@ -145,7 +151,7 @@ def _trained() -> tuple[dict[str, Any], Any, Any]:
     x = (images / 16).astype(np.float32)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it has not converged, and is good enough
-        found = MLPClassifier(SIZES[1:-1], max_iter=30, random_state=0).fit(x[:1200], labels[:1200])
+        found = MLPClassifier(sizes[1:-1], max_iter=30, random_state=0).fit(x[:1200], labels[:1200])
     weights = {f"w{number}": matrix.astype(np.float32) for number, matrix in enumerate(found.coefs_)}
     weights |= {f"b{number}": vector.astype(np.float32) for number, vector in enumerate(found.intercepts_)}
     return weights, x, labels.astype(np.int64)
@@ -155,13 +161,13 @@ def _onnx(path: Path, weights: dict[str, Any]) -> None:
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
-    nodes, last = [], "x"
-    for number in range(3):
-        end = "logits" if number == 2 else f"sum{number}"
+    nodes, last, final = [], "x", len(weights) // 2 - 1
+    for number in range(final + 1):
+        end = "logits" if number == final else f"sum{number}"
         nodes.append(helper.make_node("MatMul", [last, f"w{number}"], [f"product{number}"], f"dense{number}"))
         nodes.append(helper.make_node("Add", [f"product{number}", f"b{number}"], [end], f"add{number}"))
         last = end
-        if number < 2:
+        if number < final:
             nodes.append(helper.make_node("Relu", [end], [f"relu{number}"], f"relu{number}"))
             last = f"relu{number}"
     graph = helper.make_graph(
@@ -178,13 +184,13 @@ def _onnx(path: Path, weights: dict[str, Any]) -> None:
 def _tensorflow(path: Path, weights: dict[str, Any]) -> None:
     import tensorflow as tf
 
-    graph = tf.Graph()
+    graph, final = tf.Graph(), len(weights) // 2 - 1
     with graph.as_default():
         value = tf.compat.v1.placeholder(tf.float32, [None, SIZES[0]], name="x")
-        for number in range(3):
+        for number in range(final + 1):
             value = tf.matmul(value, tf.constant(weights[f"w{number}"]), name=f"dense{number}")
             value = tf.nn.bias_add(value, tf.constant(weights[f"b{number}"]), name=f"add{number}")
-            value = (
-                tf.nn.relu(value, name=f"relu{number}") if number < 2 else tf.identity(value, name="logits")
-            )
+            if number < final:
+                value = tf.nn.relu(value, name=f"relu{number}")
+        tf.identity(value, name="logits")
     path.write_bytes(graph.as_graph_def().SerializeToString())

@@ -46,6 +46,11 @@ def replay(workspace: str | Path, *, rebuild: bool = False, model: Any = None) -
 
 def retold(evidence: Evidence) -> Result:
     """What the run that left this evidence has found so far."""
+    with evidence.journal.understood():
+        return _retold(evidence)
+
+
+def _retold(evidence: Evidence) -> Result:
     journal, folder = evidence.journal, evidence.journal.folder
     start, recorded = journal.last("start"), journal.last("baseline")
     if start is None or recorded is None:

@@ -147,6 +147,16 @@ def test_a_damaged_line_in_the_middle_is_refused_with_its_number(tmp_path: Path,
     open_journal(tmp_path, resume=False).close()  # and the workspace is not left locked
 
 
+def test_a_number_that_was_changed_is_not_believed(tmp_path: Path) -> None:
+    with open_journal(tmp_path) as journal:
+        journal.append("trial", {"score": 0.75})
+        journal.append("trial", {"score": 0.5})
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"0.75", b"0.95"))
+    with pytest.raises(WorkspaceError, match=r"line 2 is damaged \(its checksum differs\)"):
+        open_journal(tmp_path)
+
+
 # -- whose journal is it -------------------------------------------------------------------------------------
 
 
@@ -177,7 +187,8 @@ def test_an_earlier_journal_is_set_aside_and_never_deleted(tmp_path: Path) -> No
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["journal-1.jsonl", "journal-2.jsonl", "journal.jsonl", "lock", RANGES]
     for name, n in (("journal-1.jsonl", 0), ("journal-2.jsonl", 1), ("journal.jsonl", 2)):
-        assert json.loads((tmp_path / name).read_text().splitlines()[1]) == {"event": "trial", "n": n}
+        line = json.loads((tmp_path / name).read_text().splitlines()[1])
+        assert {key: line[key] for key in ("event", "n")} == {"event": "trial", "n": n}
 
 
 @pytest.mark.parametrize("resume", [True, False])

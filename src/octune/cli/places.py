@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -60,8 +60,9 @@ def run_folder(folder: Path) -> Iterator[None]:
     try:
         yield
     except Exception:
-        if not _learned(folder):
-            _undo(folder, before, made)
+        with suppress(OSError):  # the folder has vanished, or cannot be written any more
+            if not _learned(folder):
+                _undo(folder, before, made)
         raise
 
 

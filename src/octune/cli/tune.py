@@ -171,7 +171,7 @@ def _run(
     )
     advice = f"Continue with: octune resume {folder}"
     listener = LiveProgress(console, config.tuning.timeout)
-    with run_folder(folder), interruptible(advice), closing(listener):
+    with run_folder(folder), interruptible(advice) as interrupts, closing(listener):
         try:
             write_whole(folder / CONFIG_COPY, config.to_yaml().encode())
         except OSError as error:
@@ -187,7 +187,7 @@ def _run(
             typer.echo(result.to_json())
         trials = plural(len(result.trials), "trial")
         typer.echo(f"Interrupted after {trials}; no model is saved. {advice}", err=True)
-        raise typer.Exit(130)
+        raise typer.Exit(interrupts.code)
     saved = result.save(output or folder / "model", overwrite=True)
     result = replace(result, notes=(*result.notes, *saving_notes(saved)))
     if as_json:

@@ -18,18 +18,20 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from octune.errors import WorkspaceError
+from octune.errors import OctuneError, WorkspaceError
 from octune.folders import write_whole
 
 __all__ = ["EXAMPLE", "JOURNAL", "RANGES", "Journal", "difference", "not_a_workspace"]
 
 log = logging.getLogger("octune")
 VERSION = 4
+SUM = b', "sum": "%08x"}\n'
 JOURNAL, RANGES, EXAMPLE, LOCK = "journal.jsonl", "ranges.npz", "example.npz", "lock"
 
 
@@ -129,7 +131,7 @@ class Journal:
                 try:
                     if not line.endswith(b"\n"):
                         raise ValueError("cut short")
-                    record = json.loads(line)
+                    record = json.loads(_checked(line))
                     self._records.append((record.pop("event"), record))
                 except (ValueError, KeyError, AttributeError, TypeError) as error:
                     if file.read(1):
@@ -149,7 +151,7 @@ class Journal:
         if self._file is None or self.broken is not None:
             return
         try:
-            self._file.write(json.dumps({"event": event, **data}, allow_nan=False).encode() + b"\n")
+            self._file.write(_summed(json.dumps({"event": event, **data}, allow_nan=False).encode()))
             self._file.flush()
             os.fsync(self._file.fileno())
             if not os.fstat(self._file.fileno()).st_nlink:
@@ -160,6 +162,22 @@ class Journal:
                 "but cannot be resumed"
             )
             log.error("%s", self.broken)
+
+    @contextlib.contextmanager
+    def understood(self) -> Iterator[None]:
+        """While what the journal says is made into something: what cannot be made of it is a damaged journal,
+        not a bug.
+        """
+        try:
+            yield
+        except OctuneError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            where = "The journal" if self.folder is None else str(self.folder / JOURNAL)
+            raise WorkspaceError(
+                f"{where} does not say what the journal of a run says ({type(error).__name__}: {error}): it "
+                "was edited or damaged. Start again with workspace.resume: false."
+            ) from error
 
     def keep(self, name: str, content: bytes, **about: Any) -> None:
         """Keep a file beside the journal, which notes its checksum and what else is known of it. What cannot
@@ -293,6 +311,22 @@ def _set_aside(folder: Path) -> None:
         number += 1
     (folder / JOURNAL).rename(folder / f"journal-{number}.jsonl")
     log.info("the earlier journal in %s is now journal-%d.jsonl", folder, number)
+
+
+def _summed(line: bytes) -> bytes:
+    """A line with its checksum: a number that was changed on the disk would else be believed."""
+    return line[:-1] + SUM % zlib.crc32(line)
+
+
+def _checked(line: bytes) -> bytes:
+    """A line without its checksum, which must be that of the line; lines of people's own have none."""
+    at = len(line) - len(SUM % 0)
+    if at > 0 and line[at : at + 9] == SUM[:9]:
+        plain = line[:at] + b"}"
+        if line[at:] != SUM % zlib.crc32(plain):
+            raise ValueError("its checksum differs")
+        return plain
+    return line
 
 
 def _has(record: Mapping[str, Any], key: Mapping[str, Any]) -> bool:

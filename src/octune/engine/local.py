@@ -91,7 +91,8 @@ class Study:
         """Score and time fp32. What fails here fails the run: there is nothing to compare with."""
         known = self.journal.last("baseline") is not None
         answer = self.journal.once("baseline", {}, self._score_fp32)
-        self.pairing, trial = Pairing.from_json(answer["pairing"]), Trial.from_json(answer["trial"])
+        with self.journal.understood():
+            self.pairing, trial = Pairing.from_json(answer["pairing"]), Trial.from_json(answer["trial"])
         if known and self.stopwatch.example is None:
             self.stopwatch.example = kept_example(self.journal, self.backend)
             if self.stopwatch.example is None:
@@ -178,7 +179,8 @@ class Study:
                 {"trial": trial.key},
                 lambda: {"score": certifier(self.placed(self.model(trial), trial), pairing).to_json()},
             )
-            return self.criterion.judge(baseline, Score.from_json(answer["score"]))
+            with self.journal.understood():
+                return self.criterion.judge(baseline, Score.from_json(answer["score"]))
         except KeyboardInterrupt:
             self.stop.interrupted = True
             self.note("the winner was not scored on the data held out: interrupted by the user")
@@ -218,7 +220,8 @@ class Study:
             return {"pairing": pairing.to_json(), "score": score.to_json()}
 
         answer = self.journal.once("held out", {"trial": "fp32"}, scored)
-        return Score.from_json(answer["score"]), Pairing.from_json(answer["pairing"])
+        with self.journal.understood():
+            return Score.from_json(answer["score"]), Pairing.from_json(answer["pairing"])
 
     def _fp32_placed(self) -> Any:
         model, trial = self.backend.fp32_model(), self.baseline_trial
@@ -426,7 +429,8 @@ class Study:
         return trial
 
     def _judged(self, answer: dict[str, Any]) -> Trial:
-        trial = Trial.from_json(answer)
+        with self.journal.understood():
+            trial = Trial.from_json(answer)
         baseline = None if self.baseline_trial is None else self.baseline_trial.score
         return trial if baseline is None else trial.judged(self.criterion, baseline)
 

@@ -83,7 +83,8 @@ class Survey:
             return None if work is None else work.to_json()
 
         answer = self.journal.once("work", {}, counted)
-        self.work = None if answer is None else Work.from_json(answer)
+        with self.journal.understood():
+            self.work = None if answer is None else Work.from_json(answer)
 
     def calibrate(self, batches: Batches | None, samples: int) -> Ranges:
         """One streaming pass over about ``samples`` samples; constant memory, whatever their number. Without
@@ -148,7 +149,9 @@ class Survey:
                 {key: min(value, WORST) if math.isfinite(value) else WORST for key, value in values.items()}
             )
 
-        harms = _restore(self.journal.once("harm", {"samples": ranges.samples}, probed))
+        answer = self.journal.once("harm", {"samples": ranges.samples}, probed)
+        with self.journal.understood():
+            harms = _restore(answer)
         self.listener.harm(harms)
         return harms
 
@@ -159,7 +162,9 @@ class Survey:
             self.clock.enter("cost", "timing ops on this machine")
             return _flatten(self.time_ops(self.backend, ops, ranges))
 
-        costs = _restore(self.journal.once("cost", {"samples": ranges.samples}, timed))
+        answer = self.journal.once("cost", {"samples": ranges.samples}, timed)
+        with self.journal.understood():
+            costs = _restore(answer)
         self.stopwatch.costs = costs
         return costs
 

@@ -61,18 +61,25 @@ def workspace_of(folder: Path) -> Path:
 
 def gather(source: Result | str | Path) -> Facts:
     """The facts of a result, or of the run in a workspace."""
+    evidence: Evidence | None
+    result: Result | None
     if not isinstance(source, Result):
-        return Facts.of(Evidence.read(workspace_of(Path(source))))
-    if source.evidence is None:
+        evidence, result = Evidence.read(workspace_of(Path(source))), None
+    else:
+        evidence, result = source.evidence, source
+    if evidence is None:
         raise WorkspaceError(
             "This result was not made by a run of this version, so it has nothing to report."
         )
-    return Facts.of(source.evidence, source)
+    with evidence.journal.understood():
+        return Facts.of(evidence, result)
 
 
 def write_report(source: Result | str | Path, path: Path) -> Path:
     """Write the report of a result, or of the run in a workspace; the file appears complete or not at all."""
-    text = render(gather(source))
+    facts = gather(source)
+    with facts.evidence.journal.understood():
+        text = render(facts)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text.encode())
