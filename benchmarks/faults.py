@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import signal
@@ -57,27 +58,38 @@ class Outcome:
 def main() -> int:
     options = _options()
     outcomes: dict[str, Outcome] = {}
+    share = options.minutes / len(options.backend)
     for place, framework in enumerate(options.backend):
         outcome = outcomes[framework] = Outcome()
         count = options.kills // len(options.backend) + (place < options.kills % len(options.backend))
         with tempfile.TemporaryDirectory(prefix="octune-faults-") as folder:
-            killed(Path(folder), framework, count, random.Random(f"{options.seed} {framework}"), outcome)
+            killed(
+                Path(folder), framework, count, random.Random(f"{options.seed} {framework}"), outcome, share
+            )
         print(json.dumps({"backend": framework, **_plain(outcome)}), flush=True)
     if options.markdown:
         write(options.markdown, "kills", _lines(options, outcomes))
     return 0 if all(outcome.clean for outcome in outcomes.values()) else 1
 
 
-def killed(folder: Path, framework: str, kills: int, chance: random.Random, outcome: Outcome) -> None:
-    """Run jobs of two kinds until they were killed that often: one with several trials, and one whose winner
-    is compiled.
+def killed(
+    folder: Path,
+    framework: str,
+    kills: int,
+    chance: random.Random,
+    outcome: Outcome,
+    minutes: float = math.inf,
+) -> None:
+    """Run jobs of two kinds until they were killed that often, or the time is over: one with several trials,
+    and one whose winner is compiled.
     """
     kinds = [("trials", {}), ("forms", COMPILES)]
     wholes = {}
     for name, sections in kinds:
         project(folder / name, framework, **sections)
         wholes[name] = _whole(folder / name)
-    while sum(outcome.kills.values()) < kills:
+    deadline = time.monotonic() + 60 * minutes
+    while sum(outcome.kills.values()) < kills and time.monotonic() < deadline:
         name = "forms" if chance.random() < 0.3 else "trials"
         left = kills - sum(outcome.kills.values())
         _one_run(folder / name, f"ws-{outcome.runs}", wholes[name], left, chance, outcome)
@@ -223,6 +235,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--backend", action="append", choices=FRAMEWORKS)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="stop after this time")
     parser.add_argument("--markdown", type=Path, help="write the figures into this page")
     options = parser.parse_args()
     options.backend = options.backend or list(FRAMEWORKS)
