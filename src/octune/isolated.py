@@ -116,6 +116,8 @@ def _tried(job: Job, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
         if what == "plan harm":
             probe = study.survey.plan_probe(ranges, job.calibration)
             return {"answer": None if probe is None else probe.measure(given["plan"])}
+        for event, record in given.get("known", ()):
+            study.journal.append(event, record)
         known = len(study.journal.sequence("trial", "speed", "forms"))
         if what == "trial":
             study.trial(given["plan"], given["reason"], ranges)

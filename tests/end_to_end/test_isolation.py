@@ -124,6 +124,30 @@ def test_a_resumed_run_tries_apart_what_has_ended_its_process(inside: Path) -> N
     assert [record["event"] for record in jobs.journal(inside / "ws")].count("begun") > 5
 
 
+def test_forms_that_were_finished_are_not_done_again_apart(inside: Path) -> None:
+    """Killed after a form was timed, and before it was noted that all forms were."""
+    pytest.importorskip("openvino")
+    jobs.project(
+        inside,
+        "onnx",
+        criterion={"absolute": 0.5},
+        performance={"compile": "auto", "compare_fp32": "never"},
+        tuning={"max_trials": 1},
+    )
+    settings = yaml.safe_load((inside / "conf.yaml").read_text())
+    first = octune.tune(config={**settings, "workspace": {"path": "ws"}}, progress=False)
+    path = inside / "ws" / "journal.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    events = [record["event"] for record in jobs.journal(inside / "ws")]
+    path.write_bytes(b"".join(lines[: events.index("forms")]))
+    before = jobs.scored(inside)
+    again = octune.tune(config={**settings, "workspace": {"path": "ws", "resume": True}}, progress=False)
+    assert [trial.form for trial in again.trials] == [trial.form for trial in first.trials]
+    assert jobs.scored(inside) == before
+    after = [record["event"] for record in jobs.journal(inside / "ws")]
+    assert (after.count("speed"), after.count("trial")) == (events.count("speed"), events.count("trial"))
+
+
 def test_what_is_not_a_crash_is_not_tried_apart(inside: Path) -> None:
     """Ctrl-C in a trial: the resumed run tries it again here."""
     pytest.importorskip("onnx")

@@ -65,7 +65,8 @@ class Apart:
 
     def finalists(self, winner: Trial, ranges: Ranges) -> None:
         """Have the forms of the winner made, timed and scored; the journal then knows what came of it."""
-        for event, record in self._ask("finalists", winner=winner, ranges=ranges):
+        known = self.study.journal.sequence("trial", "speed")  # what was finished is not done again there
+        for event, record in self._ask("finalists", winner=winner, ranges=ranges, known=known):
             self.study.journal.append(event, record)
 
     def plan_harm(self, plan: Plan, ranges: Ranges) -> float | None:
