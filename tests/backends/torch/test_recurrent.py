@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -246,3 +247,20 @@ def test_compiled_it_takes_any_batch_and_length(subject: Any, other: torch.Tenso
         assert compiled.signature.matches(call.args, call.kwargs)
         (wanted,), (got,) = backend.run(int8, call).values(), backend.run(compiled, call).values()
         np.testing.assert_allclose(got, wanted, atol=0.02 * np.abs(wanted).max())
+
+
+def test_programs_of_one_key_do_not_share_their_weights() -> None:
+    """A file says what its key is, and may say that of another one. Weights are packed once for a program."""
+
+    def weights(seed: int) -> list[torch.Tensor]:
+        random = torch.Generator().manual_seed(seed)
+        matrix = partial(torch.randint, -60, 60, (4 * 8, 8), dtype=torch.int8, generator=random)
+        scales, bias = torch.full((4 * 8,), 0.01), torch.zeros(4 * 8)
+        return [matrix(), scales, matrix(), scales.clone(), bias, bias.clone()]
+
+    x, state = torch.randn(1, 3, 8), [torch.zeros(1, 1, 8), torch.zeros(1, 1, 8)]
+    call = partial(torch.ops.octune.recurrent.default, cell="lstm", bidirectional=False, batch_first=True)
+    mine, other = weights(0), weights(1)
+    outputs = [call(x, state, held, key="the same")[0] for held in (mine, other, mine)]
+    assert torch.equal(outputs[0], outputs[2])
+    assert not torch.equal(outputs[0], outputs[1])

@@ -5,7 +5,8 @@
 PyTorch's dynamic kernels multiply the inputs of all time steps at once, and the hidden state of each by int8
 weights that stay in the cache of the CPU, where float weights often do not fit. Activations become uint8 with
 a range of their own at every step. The kernels take weights as packed objects, which no exported program can
-hold; so in programs a layer is this op, which takes plain tensors and packs those of a ``key`` once.
+hold; so in programs a layer is this op, which takes plain tensors and packs those of a ``key`` at one place
+in memory once.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = ["PER_DIRECTION", "finite", "pack", "rename_recurrences", "run", "run_
 PER_DIRECTION = 6
 _KEPT = 64  # packed layers of programs; those that were not called for longest are packed again
 
-_packed: OrderedDict[str, list[Any]] = OrderedDict()
+_packed: OrderedDict[tuple[str, ...], list[Any]] = OrderedDict()
 _quantized: Any = torch.ops.quantized
 aten: Any = torch.ops.aten
 
@@ -143,8 +144,10 @@ def _recurrent(
     """
     how = (None, cell, bidirectional, batch_first)
     if finite(x, *state):
-        packed = _packed.pop(key, None) or pack(weights)
-        _packed[key] = packed
+        # A program could claim the key of another one; where its weights lie it does not choose.
+        place = (key, *(str(weight.data_ptr()) for weight in weights))
+        packed = _packed.pop(place, None) or pack(weights)
+        _packed[place] = packed
         while len(_packed) > _KEPT:
             _packed.popitem(last=False)
         parts = run(x, state, packed, *how)
