@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from octune.backends import example
@@ -197,9 +198,10 @@ def kept_ranges(journal: Journal, samples: int) -> Ranges | None:
 
 def _ranges_name(journal: Journal, samples: int) -> str:
     """The file of the ranges of so many samples: those of the first calibration have the plain name."""
-    names: dict[int, str] = {
-        kept["samples"]: kept["name"] for kept in journal.records("kept") if "samples" in kept
-    }
+    with journal.understood():
+        names: dict[int, str] = {
+            kept["samples"]: Path(kept["name"]).name for kept in journal.records("kept") if "samples" in kept
+        }
     return names.get(samples, RANGES.replace(".", f"-{samples}.") if names else RANGES)
 
 
