@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from zipfile import is_zipfile
 
 import torch
 from torch import nn
@@ -38,6 +39,8 @@ def open_model(source: str) -> nn.Module:
 def _exported(path: Path) -> nn.Module:
     if not path.exists():
         raise ModelError(f"There is no file {path}. Expected a program saved by torch.export.save().")
+    if not is_zipfile(path):
+        raise ModelError(f"{path} is not a program saved by torch.export.save(): those are archives.")
     try:
         return from_program(read_program(path))
     except ModelError as error:
