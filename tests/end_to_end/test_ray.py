@@ -28,6 +28,7 @@ from octune.engine.ray.signals import undisguised, uninterrupted  # noqa: E402
 from octune.errors import ClusterError, UnsupportedError, WorkspaceError  # noqa: E402
 from tests.digits import Digits, config  # noqa: E402
 from tests.end_to_end.test_early_stop import fragile  # noqa: E402
+from tests.foreign import onnx_digits  # noqa: E402
 from tests.ray_cluster import cluster  # noqa: E402
 
 pytestmark = pytest.mark.timeout(240)
@@ -442,3 +443,51 @@ def test_the_local_engine_imports_no_ray(tmp_path: Path) -> None:
     )
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, env=environment, timeout=120)
+
+
+def test_an_onnx_file_is_opened_by_its_path_on_each_node(data: Digits, address: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    path = onnx_digits() / "fp32.onnx"
+    found = {}
+    for engine in ("local", "ray"):
+        settings = {
+            **config(max_trials=1),
+            "engine": on(address) if engine == "ray" else "local",
+            "workspace": {"path": tmp_path / engine},
+        }
+        settings["performance"] = {**settings["performance"], "compile": "auto"}
+        result = octune.tune(
+            str(path),
+            calibration=[batch.numpy() for batch in data.batches()],
+            evaluation=[(inputs.numpy(), labels.numpy()) for inputs, labels in data.labelled(20)],
+            metric="accuracy",
+            config=settings,
+            progress=False,
+        )
+        found[engine] = [
+            (trial.plan, trial.score.items.tolist()) for trial in (result.baseline, result.trials[0])
+        ]
+    assert found["ray"] == found["local"]
+
+
+@pytest.mark.shared
+@pytest.mark.slow
+def test_squad_has_the_same_answers_question_by_question(shared: Path, address: str, tmp_path: Path) -> None:
+    squad = {"data": {"task": "squad", "folder": str(shared / "data" / "squad")}}
+    settings: dict[str, Any] = {
+        "model": {"path": str(shared / "models" / "minilm-l6-squad")},
+        "calibration": {**squad, "samples": 16},
+        "evaluation": {**squad, "samples": 96, "batch_size": 8},
+        "performance": {"compile": "never", "iterations": 1, "warmup": 0, "threads": 1},
+        "tuning": {"objective": "modelsize", "max_trials": 1},
+    }
+    found = {}
+    for engine in ("local", "ray"):
+        folder = tmp_path / engine
+        chosen = on(address, cpus=1, workers=2) if engine == "ray" else "local"
+        result = octune.tune(
+            config={**settings, "engine": chosen, "workspace": {"path": folder}}, progress=False
+        )
+        found[engine] = result.plan, [trial.verdict for trial in result.trials], answers(folder)
+        assert result.baseline.score.items.size > 80
+    assert found["ray"] == found["local"]
