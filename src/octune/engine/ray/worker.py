@@ -109,8 +109,9 @@ class Worker:
         for name in parcel.evaluators:
             self._scoring(parcel, name)
 
-    def idle(self) -> None:
+    def idle(self) -> tuple[float, None]:
         """Returns when everything asked before is done."""
+        return 0.0, None
 
     def answers(
         self,

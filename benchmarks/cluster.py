@@ -1,0 +1,219 @@
+"""What a Ray cluster gains, and what a night of tuning costs on one.
+
+python benchmarks/cluster.py                      # measure, check the simulation, plan the night
+python benchmarks/cluster.py --squad SHARED       # SQuAD on two nodes of one CPU against this process
+
+The cluster is a real one, of nodes on this machine. Its evaluation sleeps, because four workers cannot
+compute on two cores: what is measured is how well work is spread. From the constants that it finds (what a
+shard costs the driver, what starting workers costs) a simulation foretells the same runs with 1, 2 and 4
+workers, and then those that are too large for this machine. How long models are evaluated comes from
+benchmarks/zoo_rows, which other runs have measured on a machine of two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import os
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+# Nothing here listens on a network, and nothing is reported. Read when Ray is imported.
+os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+BATCHES, NAP, WORKERS = 300, 0.05, (1, 2, 4)
+SPREAD = ("baseline", "trial")  # the stages whose work is given away; all others stay with the driver
+MODELS, NODES, NIGHT = 1000, 50, 8 * 3600.0
+CORES_OF_ROWS = 2  # of the machine whose rows these are: a node of the simulation is such a machine
+TOLERANCE = 0.15
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Seconds: what each ``shard`` costs the driver, and how long workers take to ``start``, all together."""
+
+    shard: float
+    start: float
+
+
+def evaluation(seconds: float, parts: int, workers: int, known: Constants) -> float:
+    """Seconds of one evaluation that takes one worker ``seconds``, in ``parts`` equal batches: the driver
+    hands out one shard after the other, and a worker takes the next when it is free.
+    """
+    from octune.engine.ray.crew import AHEAD, LARGEST, SHARD_SECONDS
+
+    each, left, driver = seconds / parts, parts, 0.0
+    free = [0.0] * workers
+    ends: list[float] = []
+    while left:
+        fair = ceil(left / (AHEAD * workers))
+        size = 1 if not ends else max(1, min(LARGEST, round(SHARD_SECONDS / max(each, 1e-6)), fair))
+        size = min(size, left)
+        driver += known.shard
+        end = max(heapq.heappop(free), driver) + size * each
+        heapq.heappush(free, end)
+        ends.append(end)
+        left -= size
+    return max(*ends, driver, 0.0)
+
+
+def tuned(row: dict[str, Any], nodes: int, known: Constants) -> float:
+    """Seconds to tune the model of a row with so many nodes that score."""
+    alone, given = 0.0, 0.0
+    for stage, seconds in row["stages"].items():
+        if stage in SPREAD:
+            given += evaluation(seconds, max(1, ceil(row["n"] / 8)), nodes, known)
+        else:
+            alone += seconds
+    return known.start + alone + given
+
+
+def night(row: dict[str, Any], nodes: int, known: Constants) -> tuple[float, int]:
+    """Hours for all models, and the nodes of each group that shares one: a group takes model after model, and
+    one node of each is its driver. A group of one needs no cluster.
+    """
+    found = []
+    for group in range(2, nodes + 1):
+        rounds = ceil(MODELS / (nodes // group))
+        found.append((rounds * tuned(row, group - 1, known) / 3600, group))
+    alone = ceil(MODELS / nodes) * sum(row["stages"].values()) / 3600
+    return min([*found, (alone, 1)])
+
+
+# -- measuring -----------------------------------------------------------------------------------------------
+
+
+class Naps:
+    """Evaluation batches that take a while to be picked."""
+
+    def __init__(self, batches: list[Any]) -> None:
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return BATCHES
+
+    def __getitem__(self, number: int) -> Any:
+        time.sleep(NAP)
+        return self.batches[number % len(self.batches)]
+
+
+def measured(address: str, workers: int) -> tuple[float, float]:
+    """Seconds that fp32's evaluation takes, and that hiring takes."""
+    import numpy as np
+    import torch
+
+    import octune
+
+    random = np.random.default_rng(0)
+    inputs = [torch.tensor(random.standard_normal((4, 16)), dtype=torch.float32) for _ in range(8)]
+    labelled = Naps([(batch, torch.zeros(4, dtype=torch.long)) for batch in inputs])
+    result = octune.tune(
+        torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)),
+        calibration=inputs,
+        evaluation=labelled,
+        metric="accuracy",
+        config={
+            "engine": {"name": "ray", "address": address, "cpus": 1, "workers": workers},
+            "performance": {"compile": "never", "iterations": 1, "warmup": 0, "threads": 1},
+            "tuning": {"max_trials": 1, "objective": "modelsize"},
+        },
+        progress=False,
+    )
+    return result.baseline.seconds, result.stages["cluster"]
+
+
+def shard_cost(address: str) -> float:
+    """Seconds of the driver for each shard: of many that do nothing."""
+    from octune.engine.ray import Crew, Wanted
+    from octune.engine.ray.crew import Shard
+    from octune.engine.ray.kind import describe
+
+    crew = Crew(Wanted(address, cpus=1, workers=4))
+    try:
+        crew.start(describe())
+        list(crew.run([Shard("idle", (), 1)] * 50))  # warm
+        begun = time.perf_counter()
+        list(crew.run([Shard("idle", (), 1)] * 1000))
+        return (time.perf_counter() - begun) / 1000
+    finally:
+        crew.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--squad", type=Path, metavar="SHARED", help="compare on SQuAD; its models and data")
+    parser.add_argument("--samples", type=int, help="with --squad: so many windows, not all")
+    options = parser.parse_args()
+    sys.path[:0] = [str(ROOT)]
+    from tests.ray_cluster import cluster
+
+    from octune.errors import plural
+
+    if options.squad is not None:
+        with cluster({"num_cpus": 1}, {"num_cpus": 1}) as address:
+            return squad(address, options.squad, options.samples)
+    with cluster(*[{"num_cpus": 1}] * max(WORKERS)) as address:
+        shard = shard_cost(address)
+        seconds = {workers: measured(address, workers) for workers in WORKERS}
+    known = Constants(shard, max(start for _, start in seconds.values()))
+    print(f"a shard costs the driver {1000 * shard:.1f} ms; workers start in {known.start:.1f} s")
+    off = 0.0
+    for workers, (found, _) in seconds.items():
+        told = evaluation(BATCHES * NAP, BATCHES, workers, known)
+        off = max(off, abs(told / found - 1))
+        gain = seconds[1][0] / found
+        print(f"{workers} workers: {found:.2f} s, {gain:.2f}x; the simulation says {told:.2f} s")
+    print(f"{MODELS} models on {NODES} nodes of {CORES_OF_ROWS} cores, in {NIGHT / 3600:.0f} hours:")
+    for file in sorted((ROOT / "benchmarks" / "zoo_rows").glob("*.json")):
+        row = json.loads(file.read_text())
+        hours, group = night(row, NODES, known)
+        verdict = "" if hours * 3600 <= NIGHT else ", too long"
+        alone, shared = sum(row["stages"].values()), tuned(row, 8, known)
+        print(
+            f"  {row['name']}: {alone:.0f} s alone, {shared:.0f} s with 8 nodes that score; "
+            f"all in {hours:.1f} h, {plural(group, 'node')} for each{verdict}"
+        )
+    return int(off > TOLERANCE)
+
+
+def squad(address: str, shared: Path, samples: int | None) -> int:
+    """Tune on two nodes and in this process; exit code 1 if an item, a verdict or the winner differs."""
+    import octune
+
+    task = {"data": {"task": "squad", "folder": str(shared / "data" / "squad")}}
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("local", "ray"):
+            begun = time.perf_counter()
+            result = octune.tune(
+                config={
+                    "model": {"path": str(shared / "models" / "minilm-l6-squad")},
+                    "calibration": task,
+                    "evaluation": {**task, "samples": samples},
+                    "performance": {"compile": "never", "threads": 1},
+                    "engine": {"name": name, "address": address},
+                    "workspace": {"path": Path(folder) / name},
+                },
+                progress=False,
+            )
+            trials = [(trial.plan, trial.score.items.tolist(), trial.verdict) for trial in result.trials]
+            found[name] = result.plan, result.baseline.score.items.tolist(), trials
+            print(
+                f"{name}: fp32 {result.baseline.score}, winner {result.best.score}, "
+                f"{time.perf_counter() - begun:.0f} s, fp32 scored in {result.baseline.seconds:.0f} s"
+            )
+    same = found["local"] == found["ray"]
+    print("every item, verdict and plan is the same" if same else "THEY DIFFER")
+    return int(not same)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
