@@ -224,7 +224,8 @@ def test_certifying_is_resumed(data: Digits, tmp_path: Path) -> None:
     before = batches.asked
     again = plain(data, evaluation=batches, config=settings, criterion=octune.Absolute(0.05))
     assert again.certified == first.certified
-    assert batches.asked - before < 3  # an input to time with, but nothing is scored again
+    # A few to know the data again and to time with; held out are 30 %, and nothing is scored again.
+    assert batches.asked - before < len(batches) / 10
     with pytest.raises(WorkspaceError, match="its evaluation differs"):
         octune.tune(
             data.model(),
