@@ -32,6 +32,8 @@ os.environ["XDG_STATE_HOME"] = STATE.name
 # A shell that runs the tests in the background has them ignore Ctrl-C, and what they start inherits that.
 # Some tests press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP"):  # nohup has it ignored
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # No test may fail because the machine was busy.
 settings.register_profile("octune", deadline=None)
