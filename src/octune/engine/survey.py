@@ -183,7 +183,7 @@ def kept_example(journal: Journal, backend: Backend) -> Any:
 
 
 def kept_ranges(journal: Journal, samples: int) -> Ranges | None:
-    """The ranges of so many samples that the run has kept, if they can be read."""
+    """The ranges of that many samples that the run has kept, if they can be read."""
     name = _ranges_name(journal, samples)
     content = journal.kept(name)
     if content is None or journal.folder is None:
@@ -197,7 +197,7 @@ def kept_ranges(journal: Journal, samples: int) -> Ranges | None:
 
 
 def _ranges_name(journal: Journal, samples: int) -> str:
-    """The file of the ranges of so many samples: those of the first calibration have the plain name."""
+    """The file of the ranges of that many samples: those of the first calibration have the plain name."""
     with journal.understood():
         names: dict[int, str] = {
             kept["samples"]: Path(kept["name"]).name for kept in journal.records("kept") if "samples" in kept

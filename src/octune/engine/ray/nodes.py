@@ -33,7 +33,7 @@ class Node:
         return int(self.resources.get("CPU", 0))
 
     def slots(self, cpus: int | None) -> int:
-        """How many workers of so many CPUs it has room for; one, if they take all."""
+        """How many workers of that many CPUs it has room for; one, if they take all."""
         return min(1, self.cpus) if cpus is None else self.cpus // cpus
 
 
@@ -111,7 +111,7 @@ def nodes() -> list[Node]:
 def hire(
     node: Node, cpus: int | None, resources: Mapping[str, float] | None = None, threads: int | None = None
 ) -> Any:
-    """A new worker on that node, with so many of its CPUs, or all. With ``resources`` of its own it is one
+    """A new worker on that node, with that many of its CPUs, or all. With ``resources`` of its own it is one
     that times: it keeps to its cores.
     """
     import ray
