@@ -48,7 +48,8 @@ def evaluation(seconds: float, parts: int, workers: int, known: Constants) -> fl
     """Seconds of one evaluation that takes one worker ``seconds``, in ``parts`` equal batches: the driver
     hands out one shard after the other, and a worker takes the next when it is free.
     """
-    from octune.engine.ray.crew import AHEAD, LARGEST, SHARD_SECONDS
+    from octune.engine.ray.crew import LARGEST, SHARD_SECONDS
+    from octune.engine.ray.rounds import AHEAD
 
     each, left, driver = seconds / parts, parts, 0.0
     free = [0.0] * workers
@@ -133,8 +134,8 @@ def measured(address: str, workers: int) -> tuple[float, float]:
 def shard_cost(address: str) -> float:
     """Seconds of the driver for each shard: of many that do nothing."""
     from octune.engine.ray import Crew, Wanted
-    from octune.engine.ray.crew import Shard
     from octune.engine.ray.kind import describe
+    from octune.engine.ray.rounds import Shard
 
     crew = Crew(Wanted(address, cpus=1, workers=4))
     try:

@@ -122,7 +122,7 @@ def _tried(job: Job, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
         if what == "trial":
             study.trial(given["plan"], given["reason"], ranges)
         else:
-            study.finalists(given["winner"], ranges)
+            study.forms.make(given["winner"], ranges)
         return {"answer": study.journal.sequence("trial", "speed", "forms")[known:], "notes": study.notes}
     except Exception as error:
         log.debug("%s", what, exc_info=True)

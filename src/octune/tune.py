@@ -97,7 +97,7 @@ def _tune(request: Request) -> Result:
                 if best is not None or study.stop.reason:
                     break
             if best is not None and job.config.performance.compile == "auto" and not study.stop.interrupted:
-                study.finalists(best, ranges)
+                study.forms.make(best, ranges)
                 compared = _compare_fp32(study, job, ranges)
         except KeyboardInterrupt:
             study.stop.interrupted = True
@@ -209,7 +209,7 @@ def _compare_fp32(study: Study, job: Job, ranges: Ranges) -> Timed | None:
         )
     if wanted == "never" or study.stop.interrupted:
         return None
-    return study.fp32_in_form(winner.form, ranges, always=wanted == "always")
+    return study.forms.fp32(winner.form, ranges, always=wanted == "always")
 
 
 def conclude(
@@ -233,7 +233,7 @@ def conclude(
             stopped += ", and none could be scored" + ("" if why is None else f" ({why.rstrip('.')})")
     baseline = fp32_beside(study.baseline_trial, [*study.trials, *([best] if best is not None else [])])
     best = baseline if best is None else best
-    certified = study.certify(best) if met and best is not baseline else None
+    certified = study.held_out.judge(best) if met and best is not baseline else None
     if study.certifier is not None and met and best is not baseline:
         met = certified is not None and certified.passed
         stopped += "" if met else "; but the data held out of the search does not confirm it"

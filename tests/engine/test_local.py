@@ -344,7 +344,7 @@ def test_a_faster_form_is_scored_and_kept() -> None:
     made, ranges = with_winner(seconds=0.05)
     compiled = Model(ALL_INT8)
     fake(made).forms = [lambda plan: Finalist("compiled", compiled)]
-    made.finalists(made.trials[0], ranges)
+    made.forms.make(made.trials[0], ranges)
     assert [trial.form for trial in made.trials] == ["eager", "compiled"]
     assert made.trials[1].passed
     assert made.model(made.trials[1]) is compiled
@@ -354,7 +354,7 @@ def test_a_faster_form_is_scored_and_kept() -> None:
 def test_a_form_that_is_not_faster_is_not_used() -> None:
     made, ranges = with_winner()
     fake(made).forms = [lambda plan: Finalist("compiled", Model(plan, seconds=0.05))]
-    made.finalists(made.trials[0], ranges)
+    made.forms.make(made.trials[0], ranges)
     assert len(made.trials) == 1
     assert "the compiled form is not clearly faster" in made.notes[0]
 
@@ -366,7 +366,7 @@ def test_a_form_must_be_clearly_faster(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda plan: Finalist("slow", Model(plan)),
         lambda plan: Finalist("fast", Model(plan)),
     ]
-    made.finalists(made.trials[0], ranges)
+    made.forms.make(made.trials[0], ranges)
     assert [trial.form for trial in made.trials] == ["eager", "fast"]
     assert made.notes == [
         "the slow form is not clearly faster than eager int8 (2.30x [2.10, 2.50], eager 2.00x [1.80, 2.20]), "
@@ -382,7 +382,7 @@ def test_a_form_that_cannot_be_made_is_a_note() -> None:
 
     made, ranges = with_winner()
     fake(made).forms = [fail]
-    made.finalists(made.trials[0], ranges)
+    made.forms.make(made.trials[0], ranges)
     assert made.notes == ["the winner stays eager int8: RuntimeError: no compiler"]
 
 
@@ -392,7 +392,7 @@ def test_an_interrupted_compilation_leaves_the_eager_winner() -> None:
 
     made, ranges = with_winner()
     fake(made).forms = [interrupt]
-    made.finalists(made.trials[0], ranges)
+    made.forms.make(made.trials[0], ranges)
     assert made.stop.interrupted
     assert len(made.trials) == 1
 
@@ -400,7 +400,7 @@ def test_an_interrupted_compilation_leaves_the_eager_winner() -> None:
 def test_without_an_input_nothing_is_compiled() -> None:
     made, ranges = with_winner(example=None)
     fake(made).forms = [lambda plan: Finalist("compiled", Model(plan))]
-    made.finalists(made.trials[0], ranges)
+    made.forms.make(made.trials[0], ranges)
     assert len(made.trials) == 1
     assert made.trials[0].speedup is None
 
@@ -416,7 +416,7 @@ def test_a_resumed_run_neither_times_nor_scores_a_form_again(tmp_path: Path) -> 
             made.trial(ALL_INT8, "", ranges)
             compiled = Model(ALL_INT8)
             fake(made).forms = [lambda plan, made_form=compiled: Finalist("compiled", made_form)]
-            made.finalists(made.trials[0], ranges)
+            made.forms.make(made.trials[0], ranges)
             assert [trial.form for trial in made.trials] == ["eager", "compiled"]
             assert made.model(made.trials[1]) is compiled
             assert len(journal.records("trial")) == 2
@@ -686,6 +686,6 @@ def test_fp32_is_not_timed_in_that_form_unless_it_is_wanted(monkeypatch: pytest.
 def test_a_comparison_that_would_take_too_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     made = study()
     monkeypatch.setattr(Fake, "fp32_forms", frozenset({"compiled"}))
-    made.making["compiled"] = 3600.0
-    assert made.fp32_in_form("compiled", Ranges(), always=False) is None
+    made.forms.making["compiled"] = 3600.0
+    assert made.forms.fp32("compiled", Ranges(), always=False) is None
     assert "performance.compare_fp32: always" in made.notes[-1]

@@ -1,7 +1,8 @@
 """Runs the stages of a tuning run in this process, and remembers every answer in the journal.
 
-Each method is one stage of :func:`octune.tune`; those before the first trial are in ``survey.py``. A stage
-whose answer is already in the journal is not run again: that is all there is to resuming.
+Each method is one stage of :func:`octune.tune`; those before the first trial are in ``survey.py``, those that
+follow the last one in ``forms.py`` and ``held_out.py``. A stage whose answer is already in the journal is not
+run again: that is all there is to resuming.
 """
 
 from __future__ import annotations
@@ -9,18 +10,19 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from octune.backends.base import Backend
 from octune.calibration import Ranges
 from octune.cost.latency import FP32, Latency, Speedup, Timed
-from octune.criterion import Criterion, Verdict
+from octune.criterion import Criterion
 from octune.engine.apart import Apart
 from octune.engine.clock import Clock
 from octune.engine.events import Listener
-from octune.engine.isolation import Gone
+from octune.engine.forms import Forms, trial_key
+from octune.engine.held_out import HeldOut
 from octune.engine.journal import Journal
 from octune.engine.stop import Stop
 from octune.engine.stopwatch import Stopwatch
@@ -32,7 +34,6 @@ from octune.evaluation.pairing import Pairing
 from octune.plan import Plan, Scheme
 from octune.referee import Standard
 from octune.result import Trial
-from octune.score import Score
 
 __all__ = ["Study"]
 
@@ -57,13 +58,11 @@ class Study:
     pairing: Pairing = field(default_factory=Pairing)
     notes: list[str] = field(default_factory=list)
     apart: Apart | None = None  # tries in a process of its own what may crash
-    making: dict[str, float] = field(
-        default_factory=dict
-    )  # seconds that each form of the winner took to make
 
     def __post_init__(self) -> None:
         self.clock = Clock(self.listener, self.journal)
         self.survey = Survey(self.backend, self.journal, self.listener, self.clock, self.stopwatch)
+        self.forms, self.held_out = Forms(self), HeldOut(self)
         for evaluator in filter(None, (self.evaluator, self.certifier)):
             evaluator.progress = self.listener.progress
 
@@ -110,7 +109,7 @@ class Study:
         self.baseline_trial = trial.judged_as_baseline(self.criterion)
         self.listener.trial(self.baseline_trial)
         if self.certifier is not None:
-            self._held_out_baseline(self.certifier)
+            self.held_out.baseline(self.certifier)
         return self.baseline_trial
 
     def _score_fp32(self) -> dict[str, Any]:
@@ -164,32 +163,6 @@ class Study:
                 log.warning("latency cannot be measured: %s", error)
         self.stopwatch.example = next(iter(seen), None)
 
-    def certify(self, trial: Trial) -> Verdict | None:
-        """The final word on a trial, from data that the search never saw. None when it could not be scored
-        there.
-        """
-        certifier = self.certifier
-        if certifier is None:
-            return None
-        self.clock.enter("certify", "scoring the winner on data that the search never saw")
-        try:
-            baseline, pairing = self._held_out_baseline(certifier)
-            answer = self.journal.once(
-                "held out",
-                {"trial": trial.key},
-                lambda: {"score": certifier(self.placed(self.model(trial), trial), pairing).to_json()},
-            )
-            with self.journal.understood():
-                return self.criterion.judge(baseline, Score.from_json(answer["score"]))
-        except KeyboardInterrupt:
-            self.stop.interrupted = True
-            self.note("the winner was not scored on the data held out: interrupted by the user")
-        except ClusterError:
-            raise
-        except OctuneError as error:
-            self.note(f"the winner could not be scored on the data held out: {summary(error)}")
-        return None
-
     def examples(self, trial: Trial, model: Any) -> None:
         """Note a few answers that flipped, for people to look at; ``model`` is the trial's."""
         baseline = None if self.baseline_trial is None else self.baseline_trial.score
@@ -212,21 +185,6 @@ class Study:
                 f"answers that flipped cannot be shown: {type(error).__name__}: {summary(error)}"
             )
 
-    def _held_out_baseline(self, certifier: Evaluator) -> tuple[Score, Pairing]:
-        """What fp32 scores on the data held out."""
-
-        def scored() -> dict[str, Any]:
-            score, pairing = certifier.baseline(self._fp32_placed(), self.pairing)
-            return {"pairing": pairing.to_json(), "score": score.to_json()}
-
-        answer = self.journal.once("held out", {"trial": "fp32"}, scored)
-        with self.journal.understood():
-            return Score.from_json(answer["score"]), Pairing.from_json(answer["pairing"])
-
-    def _fp32_placed(self) -> Any:
-        model, trial = self.backend.fp32_model(), self.baseline_trial
-        return model if trial is None else self.placed(model, trial)
-
     # -- trials ----------------------------------------------------------------------------------------------
 
     def trial(self, plan: Plan, reason: str, ranges: Ranges) -> Trial | None:
@@ -234,7 +192,7 @@ class Study:
         self.stop.trials += 1
         reason = self._distinct(reason, plan)
 
-        key = _key("eager", plan, ranges)
+        key = trial_key("eager", plan, ranges)
 
         def tried() -> dict[str, Any] | None:
             apart = self.apart if self.apart is not None and self.apart.wanted("trial", key) else None
@@ -244,7 +202,7 @@ class Study:
             if apart is not None:
                 answer = apart.trial(trial, ranges)
             else:
-                answer = self._attempt(
+                answer = self.attempt(
                     trial,
                     lambda: self.backend.apply(plan, ranges),
                     lambda model: self._eager_speed(model, plan),
@@ -253,11 +211,11 @@ class Study:
                 self.journal.append("interrupted", {"of": "trial", **key})
             return answer
 
-        return self._add(self.journal.once("trial", key, tried))
+        return self.add(self.journal.once("trial", key, tried))
 
     def tried(self, plan: Plan, ranges: Ranges) -> bool:
         """Whether the journal has a trial of this plan."""
-        return self.journal.known("trial", _key("eager", plan, ranges)) is not None
+        return self.journal.known("trial", trial_key("eager", plan, ranges)) is not None
 
     def _distinct(self, reason: str, plan: Plan) -> str:
         """A reason that no other plan has: what tells it from the last one of that name is added."""
@@ -271,124 +229,7 @@ class Study:
             named if named not in {trial.reason for trial in self.trials} else f"{named} ({plan.digest[:6]})"
         )
 
-    def finalists(self, winner: Trial, ranges: Ranges) -> None:
-        """Make the forms of a winning plan that take longer to make; one that is clearly faster is scored
-        before it may win.
-        """
-        if self.stopwatch.example is None:
-            return
-        self.clock.enter("finalists", "compiling the winner")
-        key = {"digest": winner.plan.digest, "samples": ranges.samples}
-        try:
-            if self.journal.known("forms", key) is None:
-                apart = self.apart if self.apart is not None and self.apart.wanted("forms", key) else None
-                self.journal.begin("forms", key)
-                if apart is not None:
-                    apart.finalists(winner, ranges)
-            forms = []
-            for form, model in self._forms(winner, ranges, self.journal.known("forms", key)):
-                self._finalist(form, model, winner, ranges)
-                forms.append(form)
-            if not self.stop.interrupted:
-                self.journal.once("forms", key, lambda: forms)
-        except KeyboardInterrupt:
-            self.stop.interrupted = True
-            self.journal.append("interrupted", {"of": "forms", **key})
-        except ClusterError:
-            raise
-        except Exception as error:
-            log.debug("finalist", exc_info=True)
-            # making them here may end the process once more
-            ended = "forms" if isinstance(error, Gone) else "interrupted"
-            self.journal.append(ended, {"of": "forms", **key, "answer": []})
-            self.note(f"the winner stays eager int8: {type(error).__name__}: {summary(error)}")
-
-    def _forms(self, winner: Trial, ranges: Ranges, tried: list[str] | None) -> Iterator[tuple[str, Any]]:
-        """The forms by name, made one by one. Of those that an earlier process has tried, only what passed
-        is made again: it may be handed over. All is known of the others, which come without a model.
-        """
-        lost = [form for form in tried or () if not self._passed(form, winner.plan, ranges)]
-        yield from ((form, None) for form in lost)
-        if tried is not None and len(lost) == len(tried):
-            return
-        begun = time.perf_counter()
-        for finalist in self.backend.finalists(winner.plan, ranges, self.stopwatch.example):
-            self.making[finalist.form] = time.perf_counter() - begun
-            if finalist.form not in lost:
-                yield finalist.form, finalist.model
-            begun = time.perf_counter()
-
-    def _passed(self, form: str, plan: Plan, ranges: Ranges) -> bool:
-        """Whether the journal has a trial of this form that passed."""
-        answer = self.journal.known("trial", _key(form, plan, ranges))
-        return answer is not None and self._judged(answer).passed
-
-    def fp32_in_form(self, form: str, ranges: Ranges, *, always: bool) -> Timed | None:
-        """How fast fp32 is in a form that int8 has won in: what is left is what int8 itself gains. None where
-        fp32 has no such form, or where it would take longer to make than all the rest of the run.
-        """
-        known = any(record["form"] == form for record in self.journal.records("fp32 form"))
-        seconds, left = self.making.get(form, 0.0), self.stop.left
-        cheap = 2 * seconds < self.stop.seconds and (left is None or seconds < left)
-        if form not in self.backend.fp32_forms:
-            return None
-        if not (always or known or cheap):
-            self.note(
-                f"what int8 itself gains was not measured, because making fp32 {form} as well would take as "
-                "long as all the rest; performance.compare_fp32: always measures it"
-            )
-            return None
-
-        def timed() -> dict[str, Any] | None:
-            self.clock.enter("comparison", f"fp32 in the winner's form ({form})")
-            plan = Plan({op.name: Scheme.fp32() for op in self.backend.ops()})
-            for finalist in self.backend.finalists(plan, ranges, self.stopwatch.example):
-                model = self.placed(finalist.model, Trial(plan, form=finalist.form, samples=ranges.samples))
-                found = self._speed(model) if finalist.form == form else None
-                if found is not None:
-                    return found.to_json()
-            return None
-
-        try:
-            answer = self.journal.once("fp32 form", {"form": form}, timed)
-        except KeyboardInterrupt:
-            self.stop.interrupted = True
-            return None
-        except Exception as error:
-            log.debug("fp32 form", exc_info=True)
-            self.note(f"fp32 could not be timed as {form}: {type(error).__name__}: {summary(error)}")
-            return None
-        return None if answer is None else Timed.from_json(answer)
-
-    def _finalist(self, form: str, model: Any, winner: Trial, ranges: Ranges) -> None:
-        key, rival = _key(form, winner.plan, ranges), winner.speed or FP32
-        trial = Trial(winner.plan, form=form, reason=f"the winner, {form}", samples=ranges.samples)
-
-        def timed() -> dict[str, Any]:
-            found = self._speed(self.placed(model, trial), rival)
-            return {"speed": None} if found is None else found.to_json()
-
-        answer = self.journal.once("speed", key, timed)
-        if answer["speed"] is None:
-            return
-        measured = Timed.from_json(answer)
-        if not measured.speed.beats(rival):
-            self.note(
-                f"the {form} form is not clearly faster than eager int8 ({measured.speed}, eager {rival}), "
-                "so it is not used"
-            )
-            return
-
-        def tried() -> dict[str, Any] | None:
-            self.clock.enter("trial", f"scoring the {form} form of the winner")
-            return self._attempt(trial, lambda: model, lambda _: measured)
-
-        scored = self._add(self.journal.once("trial", key, tried))
-        # slow to make, so it is kept
-        if model is not None and scored is not None and scored.score is not None:
-            self.models[scored.key] = self.backend.undo_user_changes(model)
-
-    def _attempt(
+    def attempt(
         self, trial: Trial, make: Callable[[], Any], speed: Callable[[Any], Timed | None]
     ) -> dict[str, Any] | None:
         """A trial with what came of it, as plain data; None when the user interrupted it."""
@@ -419,16 +260,18 @@ class Study:
         kept = self.models.get(trial.key)
         return self.backend.apply(trial.plan, self.survey.ranges[trial.samples]) if kept is None else kept
 
-    def _add(self, answer: dict[str, Any] | None) -> Trial | None:
+    def add(self, answer: dict[str, Any] | None) -> Trial | None:
+        """A trial has ended, and this came of it."""
         if answer is None:
             return None
-        trial = self._judged(answer)
+        trial = self.judged(answer)
         self.stopwatch.busiest = max(self.stopwatch.busiest, trial.speed.load if trial.speed else 0.0)
         self.trials.append(trial)
         self.listener.trial(trial)
         return trial
 
-    def _judged(self, answer: dict[str, Any]) -> Trial:
+    def judged(self, answer: dict[str, Any]) -> Trial:
+        """The trial that an answer tells of, with its verdict."""
         with self.journal.understood():
             trial = Trial.from_json(answer)
         baseline = None if self.baseline_trial is None else self.baseline_trial.score
@@ -442,7 +285,7 @@ class Study:
     def _eager_speed(self, model: Any, plan: Plan) -> Timed | None:
         """The speed of a model that runs op by op."""
         most = self.stopwatch.most(plan)
-        measured = self._speed(model, most=most)
+        measured = self.speed(model, most=most)
         if measured is not None and measured.speed.ratio > most:
             self.note(
                 f"a speed-up of {measured.speed} is doubtful: by what its ops take alone, it is no more than "
@@ -450,11 +293,7 @@ class Study:
             )
         return measured
 
-    def _speed(self, model: Any, rival: Speedup = FP32, most: float = math.inf) -> Timed | None:
+    def speed(self, model: Any, rival: Speedup = FP32, most: float = math.inf) -> Timed | None:
+        """How fast a model is, in turns with fp32."""
         with self.clock.within("timing"):
             return self.stopwatch.speed(model, rival, most)
-
-
-def _key(form: str, plan: Plan, ranges: Ranges) -> dict[str, Any]:
-    """What a trial is found by in the journal."""
-    return {"form": form, "digest": plan.digest, "samples": ranges.samples}

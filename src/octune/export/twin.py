@@ -56,7 +56,7 @@ def _tried(manifest: Mapping[str, Any], request: Request) -> Result:
             )
         trial = study.trial(twin, "the same plan in ONNX", ranges)
         if trial is not None and trial.passed and job.config.performance.compile == "auto":
-            study.finalists(trial, ranges)
+            study.forms.make(trial, ranges)
         result = conclude(job, ops, Space({}), "the plan was given")
     if not result.met or result.best.form == "fp32":
         found = next((one.error or one.verdict for one in result.trials), "it was interrupted")

@@ -12,35 +12,29 @@ A worker that dies costs the shard it was at: another one does it again. Whoever
 from __future__ import annotations
 
 import contextlib
-import heapq
 import logging
 import math
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass, field
-from itertools import count
+from dataclasses import dataclass
 from typing import Any
 
 from octune.engine.ray.kind import difference
 from octune.engine.ray.nodes import Node, connect, disconnect, hire, nodes
-from octune.engine.ray.signals import undisguised, uninterrupted
+from octune.engine.ray.rounds import AHEAD, Member, Round, Shard, taken
 from octune.engine.ray.worker import Box
-from octune.errors import ClusterError, EvaluationError, EvaluationTimeout, plural, summary
+from octune.errors import ClusterError, summary
 
-__all__ = ["TIMING", "Crew", "Shard", "Wanted"]
+__all__ = ["TIMING", "Crew", "Wanted"]
 
 log = logging.getLogger("octune")
 TIMING = "octune_timing"  # the resource of a node where nothing but timing is done
 LOOK_SECONDS = 5.0  # how often it is seen whether there are new nodes
 STARTING = 60.0  # seconds that new workers get, and that a run waits for one after it has lost all
-GRACE = 5.0  # seconds that a worker gets to come to an end with what nobody wants any more
-AHEAD = 2  # shards that a worker has: one under way, and the next, so that it need not wait for it
-WINDOW = 8  # shards for each worker that may be done before their turn
 SHARD_SECONDS = 0.25  # long against the millisecond that sending one takes, short against an evaluation
 LARGEST = 1024
-MOST_DEATHS = 3  # workers that one shard may take along, before it is taken for the cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +50,6 @@ class Wanted:
     workers: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """One call of a worker's method, which returns seconds and an answer; ``size`` is how much it does."""
-
-    method: str
-    arguments: tuple[Any, ...]
-    size: int
-
-
-@dataclass(eq=False)
-class _Member:
-    """One worker, and the shards it has: the first one is under way."""
-
-    actor: Any
-    node: Node
-    has: list[Any] = field(default_factory=list)
-
-
 class Crew:
     """All workers of one run. ``note`` is told what the user should know, ``told`` how many parts of the
     evaluation each node has done.
@@ -86,8 +62,8 @@ class Crew:
         told: Callable[[Mapping[str, int]], None] = lambda done: None,
     ) -> None:
         self.wanted, self.note, self.told = wanted, note, told
-        self.members: list[_Member] = []
-        self._recruits: dict[Any, _Member] = {}  # by what they were asked: which kind of node they are on
+        self.members: list[Member] = []
+        self._recruits: dict[Any, Member] = {}  # by what they were asked: which kind of node they are on
         self._hired: Counter[str] = Counter()  # workers that each node has, or is to have
         self._unfit: set[str] = set()
         self._looked = -math.inf
@@ -96,7 +72,7 @@ class Crew:
         self._pace: float | None = None  # seconds for one part of a shard
         self.left_out: dict[str, str] = {}  # nodes that are not used, and why
         self.timer: Any = None
-        self.latest: _Round | None = None
+        self.latest: Round | None = None
         self.kinds: dict[str, Mapping[str, Any]] = {}
 
     # -- beginning and end -----------------------------------------------------------------------------------
@@ -174,7 +150,7 @@ class Crew:
     def _recruit(self, node: Node) -> None:
         self._hired[node.id] += 1
         actor = hire(node, self.wanted.cpus)
-        self._recruits[actor.describe.remote()] = _Member(actor, node)
+        self._recruits[actor.describe.remote()] = Member(actor, node)
 
     def _meet(self, ref: Any) -> None:
         """Take a worker in, if what it scores can be compared with what is scored elsewhere."""
@@ -223,7 +199,7 @@ class Crew:
 
     def ask_timer(self, method: str, *arguments: Any) -> Any:
         """Have the node that times answer; the machine that tunes waits."""
-        return _taken(getattr(self.timer, method).remote(*arguments))
+        return taken(getattr(self.timer, method).remote(*arguments))
 
     def all(self, method: str, *arguments: Any) -> None:
         """Have all workers do something; what one of them raises is raised here."""
@@ -232,7 +208,7 @@ class Crew:
         asked = {getattr(member.actor, method).remote(*arguments): member for member in self.members}
         for ref, member in asked.items():
             try:
-                _taken(ref)
+                taken(ref)
             except ray.exceptions.RayActorError:
                 self.lose(member)
 
@@ -250,7 +226,7 @@ class Crew:
 
     def run(self, shards: Iterable[Shard]) -> Generator[Any, None, None]:
         """What the workers answer, in the order of the shards. One pass goes on at a time."""
-        self.latest = _Round(self, shards)
+        self.latest = Round(self, shards)
         self._pace = None  # another model is as fast as it is
         return self.latest.results()
 
@@ -263,7 +239,7 @@ class Crew:
         """How many parts each node has done."""
         self.told(done)
 
-    def lose(self, member: _Member) -> None:
+    def lose(self, member: Member) -> None:
         """A worker is gone: another one is hired in its place."""
         if member in self.members:
             self.members.remove(member)
@@ -271,7 +247,7 @@ class Crew:
         self._hired[member.node.id] -= 1
         self._looked = -math.inf
 
-    def dismiss(self, members: Iterable[_Member]) -> None:
+    def dismiss(self, members: Iterable[Member]) -> None:
         """Stop workers that do not come to an end, and hire others."""
         import ray
 
@@ -294,134 +270,3 @@ class Crew:
                     "engine: local."
                 )
             self.muster(1.0)
-
-
-class _Round:
-    """One pass over shards."""
-
-    def __init__(self, crew: Crew, shards: Iterable[Shard]) -> None:
-        self._crew = crew
-        self._shards = zip(count(), shards)  # numbered
-        self._again: list[tuple[int, Shard]] = []  # those whose worker is gone: they come first
-        self._flying: dict[Any, tuple[int, Shard, _Member]] = {}
-        self._done: dict[int, Any] = {}
-        self._tries: Counter[int] = Counter()
-        self._due = 0
-        self._over = False
-        self._parts: Counter[str] = Counter()
-
-    def results(self) -> Generator[Any, None, None]:
-        import ray
-
-        willing = True  # whether the workers may come to an end with what they are at
-        try:
-            while self._fill() or self._flying or self._done:
-                while self._due in self._done:
-                    self._due += 1
-                    yield self._done.pop(self._due - 1)
-                if not self._flying:
-                    continue
-                with undisguised():
-                    ready, _ = ray.wait(list(self._flying), num_returns=1, timeout=1.0)
-                for ref in ready:
-                    self._land(ref)
-        except (KeyboardInterrupt, EvaluationTimeout):
-            willing = False
-            raise
-        finally:
-            with uninterrupted():
-                self._call_off(willing=willing)
-
-    def _fill(self) -> bool:
-        """Give the workers as much as they can take; whether there is anything left to give."""
-        crew = self._crew
-        if crew.latest is not self:  # a pass that ran out of time may live on in a thread of its own
-            raise EvaluationTimeout("Another model is being scored by now.")
-        if not crew.members:
-            crew.wait_for_somebody()
-        crew.muster()
-        while True:
-            member = min(crew.members, key=lambda one: len(one.has))
-            if len(member.has) >= AHEAD:
-                return True
-            following = self._following()
-            if following is None:
-                return bool(self._again) or not self._over
-            number, shard = following
-            ref = getattr(member.actor, shard.method).remote(*shard.arguments)
-            member.has.append(ref)
-            self._flying[ref] = number, shard, member
-
-    def _following(self) -> tuple[int, Shard] | None:
-        if self._again:
-            return heapq.heappop(self._again)
-        if self._over or len(self._done) >= WINDOW * len(self._crew.members):
-            return None
-        following = next(self._shards, None)
-        self._over = following is None
-        return following
-
-    def _land(self, ref: Any) -> None:
-        import ray
-
-        if ref not in self._flying:  # its worker was lost a moment ago
-            return
-        number, shard, member = self._flying[ref]
-        try:
-            seconds, answer = _taken(ref)
-        except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:
-            self._lost(member, error)
-            return
-        del self._flying[ref]
-        member.has.remove(ref)
-        self._crew.note_pace(seconds, shard.size)
-        self._parts[member.node.name] += shard.size
-        self._crew.tell(self._parts)
-        self._done[number] = answer
-
-    def _lost(self, member: _Member, error: Exception) -> None:
-        """A worker is gone. What it was at counts as tried, what it had before it does not."""
-        for place, ref in enumerate(member.has):
-            number, shard, _ = self._flying.pop(ref)
-            self._tries[number] += place == 0
-            if self._tries[number] >= MOST_DEATHS:
-                raise EvaluationError(
-                    f"Scoring ended {plural(MOST_DEATHS, 'worker')} of the cluster at the same part of the "
-                    f"data, one after the other: {summary(error)}"
-                ) from error
-            heapq.heappush(self._again, (number, shard))
-        member.has.clear()
-        self._crew.lose(member)
-
-    def _call_off(self, *, willing: bool) -> None:
-        """What is still under way is wanted no more. Those that do not come to an end soon are replaced."""
-        import ray
-
-        busy = {member for _, _, member in self._flying.values()}
-        if not busy:
-            return
-        for ref in self._flying:
-            with contextlib.suppress(Exception):  # it may be done by now
-                ray.cancel(ref)
-        self._flying.clear()
-        for member in busy:
-            member.has.clear()
-        if willing:
-            idle = {member.actor.idle.remote(): member for member in busy}
-            _, late = ray.wait(list(idle), num_returns=len(idle), timeout=GRACE)
-            busy = {idle[ref] for ref in late}
-        self._crew.dismiss(busy)
-
-
-def _taken(ref: Any) -> Any:
-    """What a worker has answered; what its code raised is raised here."""
-    import ray
-
-    try:
-        with undisguised():
-            return ray.get(ref)
-    except ray.exceptions.RayTaskError as error:
-        cause = error.cause
-        if isinstance(cause, Exception) and not isinstance(cause, ray.exceptions.RayError):
-            raise cause from None
-        raise EvaluationError(f"A worker of the cluster failed: {summary(error)}") from error

@@ -19,8 +19,9 @@ from octune.backends.base import Backend, Settings
 from octune.calibration import Ranges
 from octune.cost.latency import FP32, Latency, Speedup, Timed
 from octune.engine.local import Study
-from octune.engine.ray.crew import Crew, Shard
+from octune.engine.ray.crew import Crew
 from octune.engine.ray.kind import describe
+from octune.engine.ray.rounds import Shard
 from octune.engine.ray.worker import Box, Parcel, Recipe
 from octune.errors import UnsupportedError, WorkspaceError, plural, summary
 from octune.evaluation.evaluator import Evaluator, MetricEvaluator
@@ -196,9 +197,9 @@ class RayStudy(Study):
             found: Latency | None = self.crew.ask_timer("fp32_latency", *self._timing())
         return found
 
-    def _speed(self, model: Any, rival: Speedup = FP32, most: float = math.inf) -> Timed | None:
+    def speed(self, model: Any, rival: Speedup = FP32, most: float = math.inf) -> Timed | None:
         if not isinstance(model, _Elsewhere) or not self._timed_elsewhere:
-            return super()._speed(model.here if isinstance(model, Spread) else model, rival, most)
+            return super().speed(model.here if isinstance(model, Spread) else model, rival, most)
         parcel, example, timing = self._timing()
         with self.clock.within("timing"):
             timed: Timed | None = self.crew.ask_timer(
