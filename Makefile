@@ -17,7 +17,7 @@ test: $(VENV)/.all
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
-	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist loadfile
+	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.all
 	$(BIN)/ruff check $(CODE)

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import tempfile
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -46,6 +47,13 @@ if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
     workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     cpus = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, cpus[worker::workers] or cpus)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take long begin first: one that begins last keeps a worker busy when the others are done."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: (item.path.parent.name != "end_to_end", -slow[item.path]))
+
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 
