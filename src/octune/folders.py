@@ -143,8 +143,12 @@ def _lock(opened: int, how: int) -> bool:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file that is there complete or as it was before, whatever happens meanwhile; OSError if that
-    cannot be done. What killed processes left of the same file is removed.
+    cannot be done. What killed processes left of the same file is removed. Pipes and terminals are
+    written to as they are.
     """
+    if path.exists() and not path.is_file():
+        path.write_bytes(data)
+        return
     for left in path.parent.glob(f".{path.name}-*.tmp"):
         if not _alive(left.name.removesuffix(".tmp").rpartition("-")[2]):
             left.unlink(missing_ok=True)

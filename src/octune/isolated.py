@@ -1,5 +1,5 @@
-"""The other side of ``engine/isolation.py``: makes a job again in a process of its own, and tries what it is
-asked to try.
+"""The other side of ``engine/isolation.py``: makes a job again in a process of its own, and answers what it
+is asked there.
 
 The job must be the very same: its identity (the digest of the weights, of the data, ...) is compared before
 anything is tried.
@@ -14,19 +14,17 @@ import logging
 import os
 import pickle
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from octune.calibration import Ranges
 from octune.engine.events import Silent
-from octune.engine.journal import difference
+from octune.engine.journal import Journal, difference
 from octune.errors import summary
 from octune.evaluation.pairing import Pairing
 from octune.job import Job
-from octune.plan import Plan
 from octune.result import Trial
 
 __all__ = ["serve"]
@@ -64,7 +62,7 @@ def serve(pipe_number: int) -> None:
                 what, given = pickle.loads(pipe.recv_bytes())
             except EOFError:
                 return
-            _answer(pipe, _tried(job, what, given))
+            _answer(pipe, _tried(job, pipe, what, given))
 
 
 def _go_first(parent: int) -> None:
@@ -90,43 +88,60 @@ def _made(first: Mapping[str, Any], pipe: Connection[Any, Any]) -> Job:
                 f"it would run on {threads} threads, and the run has {first['threads']}: set "
                 "performance.threads"
             )
-        job.study.apart, job.study.survey.elsewhere = None, _here
+        job.study.apart.isolation = None  # this is the process of its own
         return job
     except BaseException:
         job.study.backend.close()
         raise
 
 
-def _here(plan: Plan, ranges: Ranges) -> None:
-    """This is the process of its own: nothing is asked of another."""
-
-
-def _tried(job: Job, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    study = job.study
-    if study.baseline_trial is None:  # the first question
-        if study.stopwatch.example is None:
-            study.stopwatch.example = given["example"]
+def _tried(job: Job, pipe: Connection[Any, Any], what: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    study, ranges = job.study, given["ranges"]
+    if study.stopwatch.example is None:
+        study.stopwatch.example = given["example"]
+    if not study.survey.ranges:  # the first question
         study.survey.prepare(job.calibration)
     study.pairing = Pairing.from_json(given["pairing"])
-    study.baseline_trial = Trial.from_json(given["baseline"]).judged_as_baseline(study.criterion)
+    if given["baseline"] is not None:
+        study.baseline_trial = Trial.from_json(given["baseline"]).judged_as_baseline(study.criterion)
     study.stopwatch.costs = given["costs"]
-    ranges = given["ranges"]
     study.survey.ranges[ranges.samples] = ranges
     try:
+        if what == "harm":
+            return {"answer": study.survey.harms(given["ops"], ranges, job.calibration)}
+        if what == "cost":
+            return {"answer": study.survey.costs(given["ops"], ranges)}
+        if what == "fp32 form":
+            return {"answer": study.forms.fp32_speed(given["form"], ranges)}
         if what == "plan harm":
             probe = study.survey.plan_probe(ranges, job.calibration)
             return {"answer": None if probe is None else probe.measure(given["plan"])}
-        for event, record in given.get("known", ()):
-            study.journal.append(event, record)
-        known = len(study.journal.sequence("trial", "speed", "forms"))
         if what == "trial":
             study.trial(given["plan"], given["reason"], ranges)
-        else:
+            return {"answer": study.journal.records("trial")[-1]["answer"]}
+        for event, record in given["known"]:
+            study.journal.append(event, record)
+        with _heard(study.journal, pipe):
             study.forms.make(given["winner"], ranges)
-        return {"answer": study.journal.sequence("trial", "speed", "forms")[known:], "notes": study.notes}
+        return {"answer": None}
     except Exception as error:
         log.debug("%s", what, exc_info=True)
         return {"error": f"{type(error).__name__}: {summary(error)}"}
+
+
+@contextlib.contextmanager
+def _heard(journal: Journal, pipe: Connection[Any, Any]) -> Iterator[None]:
+    """Tell the process that waits what was found of a form as soon as it is found."""
+
+    def tell(event: str, data: Mapping[str, Any]) -> None:
+        if event in ("trial", "speed", "forms"):
+            _answer(pipe, {"learned": [event, data]})
+
+    silent, journal.heard = journal.heard, tell
+    try:
+        yield
+    finally:
+        journal.heard = silent
 
 
 def _answer(pipe: Connection[Any, Any], message: Mapping[str, Any]) -> None:

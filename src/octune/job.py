@@ -27,7 +27,6 @@ from octune.cost.latency import Timing
 from octune.criterion import Criterion
 from octune.data import Batches, as_batches
 from octune.engine import Journal, Stop, Study
-from octune.engine.apart import Apart
 from octune.engine.events import Listener
 from octune.engine.isolation import Isolation
 from octune.engine.stopwatch import Stopwatch
@@ -41,6 +40,7 @@ from octune.evaluation.postprocess import postprocessed
 from octune.folders import check_writable
 from octune.identity import identity
 from octune.machine import probe_machine
+from octune.scratch import sweep
 from octune.search import STRATEGIES, Space, Strategy
 from octune.sources import Materials
 from octune.trust import digest_of_name, remember
@@ -85,6 +85,7 @@ class Job:
     @classmethod
     def of(cls, request: Request) -> Job:
         """Make a job of a request; arguments win over the configuration."""
+        sweep()
         config = with_criterion(as_config(request.config), request.criterion)
         _refuse_unimplemented(config)
         check_scoring(request.evaluate, request.metric)
@@ -193,10 +194,8 @@ class Job:
             study.note(note)
         job = cls(config, study, calibration_batches, samples)
         job.identity = about
-        study.apart = Apart(
-            study, Isolation(lambda: job.again(request), listener.progress), config.tuning.isolate
-        )
-        study.survey.elsewhere = study.apart.plan_harm
+        study.apart.isolation = Isolation(lambda: job.again(request), listener.progress)
+        study.apart.always = config.tuning.isolate
         journal.append("run", {**job._stamp(), "model": materials.source})
         if materials.source is not None and journal.folder is not None:
             remember(digest_of_name(materials.source))

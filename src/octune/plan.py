@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -160,6 +160,10 @@ class Op:
         """The inverse of :meth:`to_json`. Workspaces of earlier versions may know more of an op."""
         known = {item.name: data[item.name] for item in fields(cls) if item.name in data}
         return cls(**{**known, "schemes": tuple(Scheme.from_json(scheme) for scheme in data["schemes"])})
+
+    def in_fp32(self, note: str) -> Op:
+        """The same op, which can only be fp32; ``note`` says why."""
+        return replace(self, schemes=(Scheme.fp32(),), note=note)
 
     def can(self, dtype: Dtype) -> bool:
         """Whether any scheme of this op has that dtype."""

@@ -114,6 +114,7 @@ def look(job: Job, samples: int) -> tuple[tuple[Op, ...], Ranges, Space]:
     ops = legal_ops(study.backend.ops(), job.config.quantization, ranges if job.calibration else None)
     study.survey.ops(ops, ranges)
     harms, costs = study.survey.harm(ops, ranges, job.calibration), _cost_table(job, ops, ranges)
+    ops = study.survey.sound(ops)
     return ops, ranges, Space.of(ops, harms, costs, study.survey.plan_probe(ranges, job.calibration))
 
 

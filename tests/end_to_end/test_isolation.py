@@ -4,6 +4,7 @@ others score the same there as here.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -15,8 +16,9 @@ import pytest
 import yaml
 
 import octune
-from octune.engine import isolation
-from octune.errors import ConfigError
+from octune.engine import apart, isolation
+from octune.errors import ConfigError, UnsupportedError
+from octune.job import Job, Request
 from tests.scripts import load_script
 
 jobs = load_script("benchmarks/fault_jobs.py")
@@ -122,6 +124,112 @@ def test_a_resumed_run_tries_apart_what_has_ended_its_process(inside: Path) -> N
     assert [trial.error is None for trial in result.trials] == [True, False, True, True, True]
     assert "ended by SIGSEGV" in output
     assert [record["event"] for record in jobs.journal(inside / "ws")].count("begun") > 5
+
+
+# A kernel of one op ends the process that runs it, where single ops are looked at.
+CRASHING = """
+import ctypes
+from fault_model import likely
+from octune.backends.onnx.backend import OnnxBackend
+
+
+def crashing(method, hit):
+    real = getattr(OnnxBackend, method)
+
+    def changed(self, *given):
+        if hit(*given):
+            ctypes.string_at(8)
+        return real(self, *given)
+
+    setattr(OnnxBackend, method, changed)
+
+
+{fault}
+"""
+IN_STAGES = {
+    "harm": "crashing('harm', lambda candidates, *rest: 'dense1' in candidates)",
+    "cost": "crashing('alone', lambda op, scheme, ranges: op.name == 'dense1' and not scheme.is_float)",
+    "fp32 form": "crashing('finalists', lambda plan, *rest: not plan.names('int8'))",
+}
+
+
+def hurt(folder: Path, stage: str, **sections: Any) -> dict[str, Any]:
+    """A job whose process ends in that stage."""
+    jobs.project(
+        folder, "onnx", evaluation={"metric": "fault_metric:likely"}, criterion={"absolute": 0.5}, **sections
+    )
+    (folder / "fault_metric.py").write_text(CRASHING.replace("{fault}", IN_STAGES[stage]))
+    settings: dict[str, Any] = yaml.safe_load((folder / "conf.yaml").read_text())
+    return settings
+
+
+@pytest.mark.parametrize("stage", ["harm", "cost"])
+def test_an_op_that_ends_the_process_stays_in_float(
+    inside: Path, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnx")
+    monkeypatch.setenv("OCTUNE_COST_CACHE", "off")
+    tuning = {"isolate": True, "objective": "performance", "strategy": "basic", "max_trials": 1}
+    config = hurt(inside, stage, tuning=tuning)
+    result = octune.tune(config={**config, "workspace": {"path": "ws"}}, progress=False)
+    assert result.trials[0].plan.names("int8") == ("dense0", "dense2")
+    why = f"the {stage} of ops cannot be found: the process that tried it was ended by SIGSEGV"
+    assert [op.note for op in result.ops] == ["", why, ""]
+    assert any("1 op ended the process" in note and "dense1" in note for note in result.notes)
+    before = (inside / "ws" / "journal.jsonl").read_text().count('"event": "crashed"')
+    again = octune.tune(config={**config, "workspace": {"path": "ws", "resume": True}}, progress=False)
+    assert again.ops == result.ops
+    assert (inside / "ws" / "journal.jsonl").read_text().count('"event": "crashed"') == before == 1
+
+
+def test_a_resumed_run_looks_apart_at_ops_where_its_process_has_ended(inside: Path) -> None:
+    pytest.importorskip("onnx")
+    hurt(inside, "harm")
+    process = jobs.start(inside, "tune", "conf.yaml", "--workspace", "ws")
+    process.communicate(timeout=120)
+    assert process.returncode == -signal.SIGSEGV
+    resumed = jobs.start(inside, "resume", "ws", "--json")
+    output, errors = resumed.communicate(timeout=120)
+    assert resumed.returncode == 0, errors
+    assert "in a process of its own" in errors
+    told = json.loads(output)
+    assert "ended by SIGSEGV" in told["kept"]["dense1"]
+    # what did not end a process is done here again
+    assert {pid for pid, _ in jobs.scored(inside)} == {str(resumed.pid)}
+
+
+def test_an_op_that_is_pinned_and_cannot_run_is_an_error(inside: Path) -> None:
+    pytest.importorskip("onnx")
+    ops = {"dense1": {"weight": {"dtype": "int8"}, "activation": {"dtype": "uint8"}}}
+    config = hurt(inside, "harm", tuning={"isolate": True}, quantization={"ops": ops})
+    with pytest.raises(UnsupportedError, match=r"'dense1' in int8.*SIGSEGV.*quantization\.ops"):
+        octune.tune(config=config, progress=False)
+
+
+def test_ops_are_given_up_where_nothing_runs(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnx")
+    monkeypatch.setattr(apart, "MOST", 2)
+    config = hurt(inside, "harm", tuning={"isolate": True})
+    source = (inside / "fault_metric.py").read_text()
+    (inside / "fault_metric.py").write_text(source.replace("'dense1' in candidates", "candidates"))
+    result = octune.tune(config=config, progress=False)
+    assert not result.met
+    assert result.plan.names("int8") == ()
+    assert len(children()) == 0
+    assert "2 processes had ended before" in result.ops[-1].note
+
+
+def test_fp32_that_crashes_in_the_form_of_the_winner_has_no_speed_there(inside: Path) -> None:
+    pytest.importorskip("openvino")
+    hurt(inside, "fp32 form", tuning={"isolate": True})
+    config = yaml.safe_load((inside / "conf.yaml").read_text())
+    with Job.of(Request(config=config)) as job:
+        study = job.study
+        study.baseline()
+        study.survey.prepare(job.calibration)
+        ranges = study.survey.calibrate(job.calibration, 64)
+        assert study.forms.fp32("openvino", ranges, always=True) is None
+        assert any("ended by SIGSEGV" in note for note in study.notes)
 
 
 def test_forms_that_were_finished_are_not_done_again_apart(inside: Path) -> None:

@@ -13,7 +13,7 @@ from octune.cli.app import app
 from octune.cli.console import interruptible, open_console
 from octune.cli.options import AsJson, CalibrationData, Conf, Data, Model, Naming, Task, Tokenizer, Verbose
 from octune.errors import ConfigError
-from octune.folders import check_writable
+from octune.folders import check_writable, write_whole
 
 
 @app.command()
@@ -52,7 +52,7 @@ def analyze(
     text = json.dumps(analysis.to_json(), indent=1)
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(text + "\n")
+        write_whole(output, (text + "\n").encode())
     if as_json:
         typer.echo(text)
     else:

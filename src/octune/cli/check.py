@@ -14,7 +14,7 @@ from octune.cli.console import interruptible, open_console
 from octune.cli.options import AsJson, Quiet, Tokenizer, Trust, Verbose
 from octune.config import Config, load_config
 from octune.errors import ConfigError, OctuneError
-from octune.folders import check_file
+from octune.folders import check_file, write_whole
 
 YAML = (".yaml", ".yml")
 
@@ -110,12 +110,12 @@ def check(
             found = run(fp32, int8, **asked, progress=status.update)
     except OctuneError as error:
         if junit is not None:  # a CI that looks for the file should find out why there is no verdict
-            junit.write_bytes(junit_error(f"{int8} against {fp32}", str(error)))
+            write_whole(junit, junit_error(f"{int8} against {fp32}", str(error)))
         raise
     if junit is not None:
-        junit.write_bytes(junit_xml(found))
+        write_whole(junit, junit_xml(found))
     if flips is not None:
-        flips.write_text(flips_text(found, flips), encoding="utf-8")
+        write_whole(flips, flips_text(found, flips).encode())
     if as_json:
         typer.echo(json.dumps(found.to_json(), indent=1))
     elif quiet:

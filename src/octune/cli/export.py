@@ -23,6 +23,7 @@ from octune.cli.options import (
     Quiet,
     Task,
     Tokenizer,
+    Trust,
     Verbose,
 )
 from octune.errors import CriterionError
@@ -72,6 +73,7 @@ def export(
     metric: MetricName = None,
     criterion: Loss = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
+    trust: Trust = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
     verbose: Verbose = False,
@@ -88,7 +90,14 @@ def export(
     try:
         with interruptible("Nothing was written."), closing(listener):
             written = write(
-                directory, layout, output, name=name, huggingface=huggingface, overwrite=overwrite, **fp32
+                directory,
+                layout,
+                output,
+                name=name,
+                huggingface=huggingface,
+                overwrite=overwrite,
+                trust=trust,
+                **fp32,
             )
     except CriterionError as error:
         typer.echo(str(error), err=True)

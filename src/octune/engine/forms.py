@@ -44,10 +44,10 @@ class Forms:
         key = {"digest": winner.plan.digest, "samples": ranges.samples}
         try:
             if study.journal.known("forms", key) is None:
-                apart = study.apart if study.apart is not None and study.apart.wanted("forms", key) else None
+                apart = study.apart.wanted("forms", key)
                 study.journal.begin("forms", key)
-                if apart is not None:
-                    apart.finalists(winner, ranges)
+                if apart:
+                    study.apart.forms(winner, ranges)
             forms = []
             for form, model in self._forms(winner, ranges, study.journal.known("forms", key)):
                 self._finalist(form, model, winner, ranges)
@@ -107,13 +107,11 @@ class Forms:
 
         def timed() -> dict[str, Any] | None:
             study.clock.enter("comparison", f"fp32 in the winner's form ({form})")
-            plan = Plan({op.name: Scheme.fp32() for op in study.backend.ops()})
-            for finalist in study.backend.finalists(plan, ranges, study.stopwatch.example):
-                model = study.placed(finalist.model, Trial(plan, form=finalist.form, samples=ranges.samples))
-                found = study.speed(model) if finalist.form == form else None
-                if found is not None:
-                    return found.to_json()
-            return None
+            with study.apart.looking("fp32 form", {"form": form}) as apart:
+                answer: dict[str, Any] | None = (
+                    study.apart.fp32_in_form(form, ranges) if apart else self.fp32_speed(form, ranges)
+                )
+                return answer
 
         try:
             answer = study.journal.once("fp32 form", {"form": form}, timed)
@@ -125,6 +123,17 @@ class Forms:
             study.note(f"fp32 could not be timed as {form}: {type(error).__name__}: {summary(error)}")
             return None
         return None if answer is None else Timed.from_json(answer)
+
+    def fp32_speed(self, form: str, ranges: Ranges) -> dict[str, Any] | None:
+        """Make fp32 in a form and time it: plain data, None where it has no such form."""
+        study = self._study
+        plan = Plan({op.name: Scheme.fp32() for op in study.backend.ops()})
+        for finalist in study.backend.finalists(plan, ranges, study.stopwatch.example):
+            model = study.placed(finalist.model, Trial(plan, form=finalist.form, samples=ranges.samples))
+            found = study.speed(model) if finalist.form == form else None
+            if found is not None:
+                return found.to_json()
+        return None
 
     def _finalist(self, form: str, model: Any, winner: Trial, ranges: Ranges) -> None:
         study = self._study

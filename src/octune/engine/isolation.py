@@ -1,4 +1,4 @@
-"""Trials in a process of their own: what crashes or hangs there is a failed trial here, and nothing more.
+"""Questions to a process of its own: what crashes or hangs there is an answer here, and nothing more.
 
     isolation = Isolation(hello, limits)            # hello: what the other process makes the job again from
     answer = isolation.ask("trial", plan=..., ranges=...)       # Gone says how the process ended
@@ -28,31 +28,37 @@ from typing import Any
 import octune
 from octune.errors import ConfigError, OctuneError
 
-__all__ = ["Gone", "Isolation", "Limits"]
+__all__ = ["Failed", "Gone", "Isolation", "Limits"]
 
 log = logging.getLogger("octune")
 STARTING = 1200.0  # seconds to open the model and the data
 GRACE = 5.0  # seconds that a trial gets to stop by itself when its time is over
 LEAST, SHARE = 300.0, 30.0  # seconds of a trial without a limit: so many times as long as fp32 took
+CHOICE = 5.0  # seconds more for each scheme of an op whose harm or cost is looked for
 
 
 class Gone(OctuneError):
-    """The process that ran a trial has ended, or was ended because it did not answer."""
+    """The process that was asked has ended, or was ended because it did not answer."""
+
+
+class Failed(OctuneError):
+    """The process that was asked answers with an error, as this one would have met."""
 
 
 @dataclass
 class Limits:
-    """How long a trial may take: ``scoring`` seconds for its score (0: no limit), where ``fp32`` took so
-    many.
+    """How long an answer may take: ``scoring`` seconds for a score (0: no limit), where ``fp32`` took so
+    many; and ``choices`` are to be looked at.
     """
 
     scoring: float = 0.0
     fp32: float = 0.0
+    choices: int = 0
 
     @property
     def whole(self) -> float:
         """Seconds for making, timing and scoring a model, after which it is taken to hang."""
-        return max(LEAST, SHARE * self.fp32)
+        return max(LEAST, SHARE * self.fp32) + CHOICE * self.choices
 
 
 class Isolation:
@@ -63,6 +69,7 @@ class Isolation:
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection[Any, Any] | None = None
         self._complaints: Any = None
+        self._learned: Callable[[str, Any], None] | None = None
 
     def start(self) -> None:
         """Start the process and have it make the job again; ConfigError if it cannot."""
@@ -102,8 +109,13 @@ class Isolation:
             self.close()
             raise ConfigError(_refused(answer["error"]))
 
-    def ask(self, what: str, limits: Limits, **given: Any) -> Any:
-        """The answer to a question, as plain data; Gone if there is none."""
+    def ask(
+        self, what: str, limits: Limits, learned: Callable[[str, Any], None] | None = None, **given: Any
+    ) -> Any:
+        """The answer to a question, as plain data; Gone if there is none, Failed if it is an error. What is
+        ``learned`` on the way there is told at once.
+        """
+        self._learned = learned
         self.start()
         try:
             self._send(pickle.dumps((what, given)))
@@ -112,7 +124,7 @@ class Isolation:
             self.close()
             raise
         if "error" in answer:
-            raise Gone(answer["error"])
+            raise Failed(answer["error"])
         return answer["answer"]
 
     def _send(self, message: bytes) -> None:
@@ -126,7 +138,7 @@ class Isolation:
     def _hear(self, whole: float, scoring: float) -> dict[str, Any]:
         if self._pipe is None:
             raise Gone("it was closed")
-        until, said = time.monotonic() + whole, f"{whole:.0f} s, many times as long as fp32"
+        until, said = time.monotonic() + whole, f"{whole:.0f} s, many times as long as it should take"
         scored = False
         while True:
             left = until - time.monotonic()
@@ -136,6 +148,10 @@ class Isolation:
                 answer: dict[str, Any] = json.loads(self._pipe.recv_bytes())
             except (EOFError, OSError):
                 raise self._ended() from None
+            if "learned" in answer:
+                if self._learned is not None:
+                    self._learned(*answer["learned"])
+                continue
             if "progress" not in answer:
                 return answer
             if scoring and not scored:
@@ -171,7 +187,7 @@ class Isolation:
 
 def _refused(why: str) -> str:
     return (
-        "A trial in a process of its own (tuning.isolate) needs a job that can be made again there, and this "
-        f"one cannot: {why}. Name model, data and metric in the configuration, or give functions and classes "
-        "of modules that can be imported."
+        "A process of its own for what may crash (tuning.isolate) needs a job that can be made again there, "
+        f"and this one cannot: {why}. Name model, data and metric in the configuration, or give functions "
+        "and classes of modules that can be imported."
     )

@@ -44,6 +44,7 @@ class Journal:
         self._file: IO[bytes] | None = None
         self._lock: IO[bytes] | None = None
         self.broken: str | None = None
+        self.heard: Callable[[str, Mapping[str, Any]], object] = lambda event, data: None  # of every record
         self._made = False
 
     @classmethod
@@ -148,6 +149,7 @@ class Journal:
         stay in memory.
         """
         self._records.append((event, dict(data)))
+        self.heard(event, data)
         if self._file is None or self.broken is not None:
             return
         try:

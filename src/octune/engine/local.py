@@ -57,11 +57,12 @@ class Study:
     baseline_trial: Trial | None = None
     pairing: Pairing = field(default_factory=Pairing)
     notes: list[str] = field(default_factory=list)
-    apart: Apart | None = None  # tries in a process of its own what may crash
 
     def __post_init__(self) -> None:
         self.clock = Clock(self.listener, self.journal)
-        self.survey = Survey(self.backend, self.journal, self.listener, self.clock, self.stopwatch)
+        self.apart = Apart(self)  # tries in a process of its own what may crash, where that is asked for
+        parts = (self.backend, self.journal, self.listener, self.clock, self.stopwatch)
+        self.survey = Survey(*parts, apart=self.apart)
         self.forms, self.held_out = Forms(self), HeldOut(self)
         for evaluator in filter(None, (self.evaluator, self.certifier)):
             evaluator.progress = self.listener.progress
@@ -79,8 +80,7 @@ class Study:
 
     def close(self) -> None:
         """The run is over."""
-        if self.apart is not None:
-            self.apart.close()
+        self.apart.close()
         self.journal.close()
         self.backend.close()
 
@@ -195,17 +195,17 @@ class Study:
         key = trial_key("eager", plan, ranges)
 
         def tried() -> dict[str, Any] | None:
-            apart = self.apart if self.apart is not None and self.apart.wanted("trial", key) else None
-            self.clock.enter("trial", reason)
-            self.journal.begin("trial", key)
             trial = Trial(plan, reason=reason, samples=ranges.samples)
-            if apart is not None:
-                answer = apart.trial(trial, ranges)
-            else:
-                answer = self.attempt(
-                    trial,
-                    lambda: self.backend.apply(plan, ranges),
-                    lambda model: self._eager_speed(model, plan),
+            with self.apart.looking("trial", key) as apart:
+                self.clock.enter("trial", reason)
+                answer = (
+                    self.apart.trial(trial, ranges)
+                    if apart
+                    else self.attempt(
+                        trial,
+                        lambda: self.backend.apply(plan, ranges),
+                        lambda model: self._eager_speed(model, plan),
+                    )
                 )
             if answer is None:
                 self.journal.append("interrupted", {"of": "trial", **key})

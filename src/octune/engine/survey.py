@@ -22,13 +22,14 @@ from octune.calibration import Ranges, collect
 from octune.cost.table import measure_ops
 from octune.coverage import Work
 from octune.data import Batches
+from octune.engine.apart import Apart
 from octune.engine.clock import Clock
 from octune.engine.events import Listener
 from octune.engine.journal import EXAMPLE, RANGES, Journal
 from octune.engine.stopwatch import Stopwatch
-from octune.errors import WorkspaceError, summary
+from octune.errors import UnsupportedError, WorkspaceError, summary
 from octune.harm import WORST, PlanProbe
-from octune.plan import Op, Plan, Scheme
+from octune.plan import Op, Scheme
 
 __all__ = ["Survey", "kept_example", "kept_ranges"]
 
@@ -48,9 +49,8 @@ class Survey:
     listener: Listener
     clock: Clock
     stopwatch: Stopwatch
+    apart: Apart
     ranges: dict[int, Ranges] = field(default_factory=dict)
-    # measures the harm of a plan in another process; None if that is to be done here
-    elsewhere: Callable[[Plan, Ranges], float | None] = lambda plan, ranges: None
     work: Work | None = None
     # what times ops; and the batch that the backend was prepared with, if there was one
     time_ops: Callable[[Backend, Sequence[Op], Ranges], dict[tuple[str, Scheme], float]] = measure_ops
@@ -132,42 +132,64 @@ class Survey:
     def plan_probe(self, ranges: Ranges, batches: Batches | None) -> PlanProbe | None:
         """Measures the label-free harm of whole plans; None without anything to run."""
         inputs = self._few(batches, LOOK_SAMPLES)
-        return PlanProbe(self.backend, ranges, inputs, self.journal, self.elsewhere) if inputs else None
+        return PlanProbe(self.backend, ranges, inputs, self.journal, self.apart.plan_harm) if inputs else None
 
     def harm(
         self, ops: Sequence[Op], ranges: Ranges, batches: Batches | None
     ) -> dict[tuple[str, Scheme], float]:
         """Label-free harm of every op in every scheme, on a few calibration batches."""
-        candidates = {op.name: [s for s in op.schemes if s.dtype != "fp32"] for op in ops}
 
         def probed() -> list[list[Any]]:
-            self.clock.enter("harm", f"probing {sum(map(len, candidates.values()))} choices without labels")
-            inputs = self._few(batches, PROBE_SAMPLES)
-            values = self.backend.harm(candidates, ranges, inputs) if inputs else {}
-            # An output that is infinite or NaN is the worst there is; neither can be ranked, or kept in a
-            # journal.
-            return _flatten(
-                {key: min(value, WORST) if math.isfinite(value) else WORST for key, value in values.items()}
-            )
+            choices = sum(scheme.dtype != "fp32" for op in ops for scheme in op.schemes)
+            self.clock.enter("harm", f"probing {choices} choices without labels")
+            return self.apart.of_ops("harm", ops, ranges, lambda: self.harms(ops, ranges, batches))
 
+        ops = self.sound(ops)
         answer = self.journal.once("harm", {"samples": ranges.samples}, probed)
         with self.journal.understood():
             harms = _restore(answer)
         self.listener.harm(harms)
         return harms
 
+    def harms(self, ops: Sequence[Op], ranges: Ranges, batches: Batches | None) -> list[list[Any]]:
+        """Probe them in this process: rows of op, scheme and harm."""
+        candidates = {op.name: [s for s in op.schemes if s.dtype != "fp32"] for op in ops}
+        inputs = self._few(batches, PROBE_SAMPLES)
+        values = self.backend.harm(candidates, ranges, inputs) if inputs else {}
+        # An output that is infinite or NaN is the worst there is; neither can be ranked, or journalled.
+        return _flatten(
+            {key: min(value, WORST) if math.isfinite(value) else WORST for key, value in values.items()}
+        )
+
     def cost(self, ops: Sequence[Op], ranges: Ranges) -> dict[tuple[str, Scheme], float]:
         """Measured milliseconds of every op in every scheme."""
 
         def timed() -> list[list[Any]]:
             self.clock.enter("cost", "timing ops on this machine")
-            return _flatten(self.time_ops(self.backend, ops, ranges))
+            return self.apart.of_ops("cost", ops, ranges, lambda: self.costs(ops, ranges))
 
+        ops = self.sound(ops)
         answer = self.journal.once("cost", {"samples": ranges.samples}, timed)
         with self.journal.understood():
             costs = _restore(answer)
         self.stopwatch.costs = costs
         return costs
+
+    def costs(self, ops: Sequence[Op], ranges: Ranges) -> list[list[Any]]:
+        """Time them in this process: rows of op, scheme and milliseconds."""
+        return _flatten(self.time_ops(self.backend, ops, ranges))
+
+    def sound(self, ops: Sequence[Op]) -> tuple[Op, ...]:
+        """The ops, of which those that have ended a process by themselves can only be fp32."""
+        with self.journal.understood():
+            crashed = {str(record["op"]): str(record["why"]) for record in self.journal.records("crashed")}
+        for op in ops:
+            if op.name in crashed and not op.can("fp32"):
+                raise UnsupportedError(
+                    f"quantization.ops wants {op.name!r} in {op.schemes[0]}, and that cannot run here: "
+                    f"{crashed[op.name]}. Leave the op out of quantization.ops."
+                )
+        return tuple(op.in_fp32(crashed[op.name]) if op.name in crashed else op for op in ops)
 
 
 def kept_example(journal: Journal, backend: Backend) -> Any:

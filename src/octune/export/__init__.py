@@ -12,7 +12,6 @@ such twins as well.
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from octune.export.litert import LITERT
 from octune.export.ovms import OVMS
 from octune.export.tfserving import TFSERVING
 from octune.export.triton import TRITON
+from octune.scratch import scratch
 
 if TYPE_CHECKING:
     from octune.job import Request
@@ -50,12 +50,14 @@ def export(
     name: str | None = None,
     huggingface: str | Path | None = None,
     overwrite: bool = False,
+    trust: bool = False,
     **fp32: Any,
 ) -> Path:
     """Write the model saved in ``folder`` to ``output`` in the layout of a server; returns where it is.
 
     ``name`` is what the server calls the model; the name of its folder if left out. ``huggingface`` is a
-    folder with ``config.json`` and tokenizer, for a model that was saved without them.
+    folder with ``config.json`` and tokenizer, for a model that was saved without them. ``trust``: as for
+    :func:`octune.load`.
 
     A PyTorch model is made again as ONNX, a TensorFlow model for LiteRT, and scored: give the fp32 ``model``
     and its data as to :func:`octune.tune` (``calibration``, ``evaluation``, ``metric``, ``criterion``,
@@ -65,7 +67,8 @@ def export(
 
     chosen = layout_named(layout)
     name = name or (None if chosen.per_model else Path(output).resolve().name)
-    saved = Saved.read(Path(folder), name, Path(huggingface) if huggingface is not None else None)
+    companions = Path(huggingface) if huggingface is not None else None
+    saved = Saved.read(Path(folder), name, companions, trust=trust)
     try:
         request = Request(**fp32) if fp32 else None
     except TypeError as error:
@@ -76,8 +79,8 @@ def export(
 def save_as(result: Result, folder: Path, layout: str, *, overwrite: bool = False) -> Path:
     """A result's model in the layout of a server: ``folder`` is the model's own, below the server's."""
     chosen, folder = layout_named(layout), folder.absolute()
-    with tempfile.TemporaryDirectory(prefix="octune-export-") as place:
-        saved = Saved.read(artifact.save(result, Path(place) / folder.name), run=result)
+    with scratch() as place:
+        saved = Saved.read(artifact.save(result, place / folder.name), run=result)
         request = None if result.saving is None else result.saving.request
         # its listener was closed when that run ended
         request = None if request is None else replace(request, listener=None)
@@ -102,5 +105,5 @@ def _write(layout: Layout, saved: Saved, output: Path, request: Request | None, 
             f"{what} Its plan can be applied to the converted fp32 model, and scored: name that model and "
             f"its data (--config {config if config.exists() else 'FILE'}, or --model, --task and --data)."
         )
-    with tempfile.TemporaryDirectory(prefix="octune-export-") as place:
-        return layout.export(layout.twin(saved, request, Path(place)), output, overwrite=overwrite)
+    with scratch() as place:
+        return layout.export(layout.twin(saved, request, place), output, overwrite=overwrite)

@@ -49,9 +49,11 @@ class Saved:
         companions: Path | None = None,
         twin_of: Mapping[str, Any] | None = None,
         run: Result | None = None,
+        *,
+        trust: bool = False,
     ) -> Saved:
         """Read and check a folder that ``result.save`` wrote. ``twin_of`` is the manifest of the model whose
-        twin it is.
+        twin it is. What the folder names is run only if it was made here, or with ``trust``.
         """
         data = manifest(folder)
         name = name or folder.resolve().name
@@ -66,7 +68,7 @@ class Saved:
         own = folder / huggingface.FOLDER
         companions = companions or (own if own.is_dir() else None)
         servable = backend_named(data["framework"]).servable(
-            folder, data["backend"], trusted=made_here(data["digest"])
+            folder, data["backend"], trusted=trust or made_here(data["digest"])
         )
         return cls(folder, name, data, companions, servable, twin_of, run)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from octune.export.base import Layout, Saved
 from octune.export.twin import onnx_twin
+from octune.folders import write_whole
 
 __all__ = ["OVMS"]
 
@@ -43,7 +44,7 @@ def _listed(saved: Saved, output: Path) -> dict[str, Any]:
 
 
 def _list(saved: Saved, output: Path) -> None:
-    (output / CONFIG).write_text(json.dumps(_listed(saved, output), indent=2) + "\n")
+    write_whole(output / CONFIG, (json.dumps(_listed(saved, output), indent=2) + "\n").encode())
 
 
 def _settings(saved: Saved) -> dict[str, Any]:

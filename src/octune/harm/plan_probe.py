@@ -42,10 +42,10 @@ class PlanProbe:
         ranges: Ranges,
         inputs: Sequence[Any],
         journal: Journal,
-        elsewhere: Callable[[Plan, Ranges], float | None] = lambda plan, ranges: None,
+        through: Callable[[Plan, Ranges, Callable[[], float]], float] = lambda plan, ranges, here: here(),
     ) -> None:
         self._backend, self._ranges, self._inputs, self._journal = backend, ranges, inputs, journal
-        self._elsewhere = elsewhere  # measures a plan in another process; None if it is to be done here
+        self._through = through  # lets a plan be measured here, or has it done in another process
         self._wanted: list[Outputs] | None = None
 
     def __call__(self, plan: Plan) -> float:
@@ -54,9 +54,7 @@ class PlanProbe:
         key = {"samples": self._ranges.samples, "plan": plan.digest}
 
         def measured() -> float:
-            apart = self._elsewhere(plan, self._ranges)
-            self._journal.begin("plan harm", key)
-            return self.measure(plan) if apart is None else apart
+            return self._through(plan, self._ranges, lambda: self.measure(plan))
 
         harm: float = self._journal.once("plan harm", key, measured)
         return harm

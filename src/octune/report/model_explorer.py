@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from octune.errors import OctuneError
+from octune.folders import write_whole
 from octune.report.html.facts import Facts
 from octune.report.html.views.ops import OpRow, op_rows
 
@@ -60,7 +61,7 @@ def write_overlays(facts: Facts, path: Path) -> list[Path]:
         files[path.with_name(f"{path.stem}-ms{path.suffix}")] = times
     try:
         for file, data in files.items():
-            file.write_text(json.dumps(data, indent=1) + "\n")
+            write_whole(file, (json.dumps(data, indent=1) + "\n").encode())
     except OSError as error:
         raise OctuneError(f"The overlay could not be written to {path}: {error}.") from error
     return list(files)

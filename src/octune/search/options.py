@@ -41,9 +41,9 @@ def _narrow(op: Op, options: Quantization, own: OpOptions | None, ranges: Ranges
         return _honoured(op, pinned)
     if ranges is not None:
         if op.name not in ranges:
-            return _honoured(_fp32(op, "never ran in calibration"), pinned)
+            return _honoured(op.in_fp32(op.note or "never ran in calibration"), pinned)
         if not ranges[op.name].finite:
-            return _honoured(_fp32(op, "its input was infinite or NaN in calibration"), pinned)
+            return _honoured(op.in_fp32(op.note or "its input was infinite or NaN in calibration"), pinned)
     weight = _merge(options.weight, own.weight if own else None)
     activation = _merge(options.activation, own.activation if own else None)
     schemes = list(_expand(op.schemes, activation, ranges))
@@ -168,7 +168,3 @@ def _merge(general: TensorOptions, own: TensorOptions | None) -> TensorOptions:
 def _said(options: TensorOptions) -> str:
     given = {key: list(value) for key, value in options if value is not None}
     return str(given) if given else "anything"
-
-
-def _fp32(op: Op, why: str) -> Op:
-    return replace(op, schemes=(Scheme.fp32(),), note=op.note or why)

@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import mlflow
@@ -25,6 +24,7 @@ from octune.engine.journal import JOURNAL
 from octune.errors import ConfigError, MissingDependency, summary
 from octune.plan import Scheme
 from octune.result import Result, Trial
+from octune.scratch import scratch
 from octune.tracking.numbers import least_harm, numbers
 
 __all__ = ["Mlflow"]
@@ -75,9 +75,9 @@ class Mlflow(Silent):
         self._status = "FINISHED"
 
     def _report(self, result: Result) -> None:
-        with TemporaryDirectory(prefix="octune-") as folder:
+        with scratch() as folder:
             try:
-                report = result.report(Path(folder) / "report.html")
+                report = result.report(folder / "report.html")
             except MissingDependency:
                 return
             self._client.log_artifact(self._run, str(report))

@@ -124,6 +124,8 @@ class TestGraphs:
             with pytest.raises(ArtifactError, match="may do more than compute"):
                 use(folder)
         assert not marker.exists()
+        if attack == "writing":
+            assert export(folder, "tfserving", elsewhere / "served", name="m", trust=True).is_dir()
 
     def test_functions_that_loading_runs_are_not_run(self, folders: dict[str, Path], elsewhere: Path) -> None:
         """TensorFlow's loader initialises resources with functions of the model's own."""

@@ -11,8 +11,6 @@ dynamic.
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +26,7 @@ from octune.backends.tensorflow.model.storage import write_served
 from octune.errors import UnsupportedError, summary
 from octune.int8 import Limit, quantize_weight
 from octune.plan import Plan
+from octune.scratch import scratch
 
 __all__ = ["to_litert"]
 
@@ -40,11 +39,11 @@ KINDS = {"FULLY_CONNECTED": (0, 12), "CONV_2D": (0, 5), "DEPTHWISE_CONV_2D": (3,
 def to_litert(model: Any, settings: Settings, plan: Plan) -> tuple[bytes, set[str]]:
     """The file, and which int8 ops of the plan are int8 in it; UnsupportedError if it cannot be converted."""
     frozen = take(model, settings).frozen
-    with tempfile.TemporaryDirectory(prefix="octune-litert-") as place:
+    with scratch() as place:
         try:
             graph_def = _without_erf(frozen.graph_def)
-            write_served(flat_function(graph_def, frozen.inputs, frozen.outputs), Path(place))
-            converted = tf.lite.TFLiteConverter.from_saved_model(place).convert()
+            write_served(flat_function(graph_def, frozen.inputs, frozen.outputs), place)
+            converted = tf.lite.TFLiteConverter.from_saved_model(str(place)).convert()
         except Exception as error:  # its passes raise exceptions of any class
             raise UnsupportedError(
                 f"LiteRT's converter cannot convert the model: {type(error).__name__}: {summary(error)}."

@@ -15,7 +15,6 @@ import copy
 import inspect
 import io
 import logging
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from octune.backends.torch.layers import Int8Layer
 from octune.backends.torch.lowering import lower
 from octune.errors import ArtifactError, UnsupportedError, summary
 from octune.machine import probe_machine
+from octune.scratch import Scratch
 
 __all__ = ["CompiledModel", "Signature", "compile_model", "compile_program", "export", "load_compiled"]
 
@@ -313,11 +313,11 @@ def compile_program(
     from torch._inductor import aoti_compile_and_package
 
     lower(program, {f"{name}.weight_int8": output for name, output in outputs.items()})
-    folder = tempfile.TemporaryDirectory(prefix="octune-")
+    folder = Scratch()
     # the compiler folds constants, packed weights among them, only where nothing is differentiated
     with _quiet(), torch.no_grad():
         path = aoti_compile_and_package(
-            program, package_path=str(Path(folder.name) / "compiled.pt2"), inductor_configs=COMPILER
+            program, package_path=str(folder.path / "compiled.pt2"), inductor_configs=COMPILER
         )
     compiled = load_compiled(Path(path), signature.to_json(), eager)
     compiled.keep = folder  # the package is deleted with the model

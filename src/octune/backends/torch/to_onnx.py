@@ -9,10 +9,8 @@ sequence lengths stay free.
 from __future__ import annotations
 
 import inspect
-import tempfile
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import onnx
@@ -25,6 +23,7 @@ from octune.backends.torch.batches import Trying, named_outputs
 from octune.backends.torch.copying import private_copy
 from octune.backends.torch.wrappers import unwrapped
 from octune.errors import UnsupportedError, summary
+from octune.scratch import scratch
 
 __all__ = ["module_of", "to_onnx"]
 
@@ -74,12 +73,12 @@ def to_onnx(model: nn.Module, batch: Any) -> ModelProto:
 
     axes = {name: _free(tensor) for name, tensor in tensors.items()} | {name: {0: "batch"} for name in wanted}
     with (
-        tempfile.TemporaryDirectory(prefix="octune-export-") as folder,
+        scratch() as folder,
         warnings.catch_warnings(),
         torch.no_grad(),
     ):
         warnings.simplefilter("ignore")
-        path = Path(folder) / "model.onnx"
+        path = folder / "model.onnx"
         try:
             torch.onnx.export(
                 Plain(),

@@ -60,7 +60,7 @@ class RayStudy(Study):
         super().__post_init__()
         self._boxes: dict[tuple[str, int], Box] = {}
         if self.crew.wanted.timing == "node":
-            self.survey.time_ops = self._time_ops
+            self.survey.time_ops, self.apart.elsewhere = self._time_ops, frozenset({"cost"})
 
     # -- beginning and end -----------------------------------------------------------------------------------
 

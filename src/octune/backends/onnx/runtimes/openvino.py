@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -13,6 +12,7 @@ import onnx
 from octune.backends.onnx.files import GRAPH, write_graph
 from octune.backends.onnx.graph import Model
 from octune.backends.onnx.runtimes.base import OnnxModel, Port, Runtime
+from octune.scratch import scratch
 
 __all__ = ["OpenVino", "core", "settings"]
 
@@ -28,8 +28,8 @@ class OpenVino(Runtime):
     signed_activations = fuses_activations = True
 
     def build(self, graph: Model, threads: int | None) -> OnnxModel:
-        with tempfile.TemporaryDirectory(prefix="octune-onnx-") as folder:
-            path = Path(folder) / GRAPH
+        with scratch() as folder:
+            path = folder / GRAPH
             write_graph(graph, path)
             return _compiled(graph, path, threads)
 

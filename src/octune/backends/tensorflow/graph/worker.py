@@ -14,7 +14,6 @@ import os
 import pickle
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,6 +22,7 @@ import numpy as np
 
 import octune
 from octune.errors import ModelError
+from octune.scratch import Scratch
 
 __all__ = ["Worker"]
 
@@ -40,8 +40,8 @@ class Worker:
 
     def __init__(self, graph: Any, config: Any) -> None:
         # A file, not the pipe: the graph of a large model is gigabytes.
-        self._folder = tempfile.TemporaryDirectory(prefix="octune-")
-        path = Path(self._folder.name) / "graph.pb"
+        self._folder = Scratch()
+        path = self._folder.path / "graph.pb"
         path.write_bytes(graph.as_graph_def().SerializeToString())
         command = [
             sys.executable,
@@ -85,7 +85,7 @@ class Worker:
                 pipe.close()
         self._process.kill()
         self._process.wait()
-        self._folder.cleanup()
+        self._folder.close()
 
 
 def serve() -> None:
