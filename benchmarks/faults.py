@@ -36,7 +36,7 @@ from fault_page import write
 SLOW = "0.15"  # seconds of each scoring, so that kills hit trials as well
 COMPILES: dict[str, Any] = {
     "performance": {"compile": "auto", "compare_fp32": "always"},
-    "criterion": {"absolute": 0.5, "certify": "holdout"},
+    "criterion": {"absolute": 0.5},
     "tuning": {"max_trials": 1, "strategy": "basic"},
 }
 # What an op costs is another number in each run, so a run is compared with itself: see _same_costs.
@@ -44,11 +44,12 @@ COSTS: dict[str, Any] = {"tuning": {"objective": "performance", "max_trials": 3}
 KINDS: dict[str, dict[str, Any]] = {"trials": {}, "forms": COMPILES, "costs": COSTS}
 # Every one of these is hit if there are kills enough; there are others that a run may have.
 SOUGHT = (
-    *("opening", "baseline", "prepare", "calibration", "harm", "cost", "look", "trial", "finalists"),
-    *("certify", "saving", "report"),
+    *("opening", "baseline", "prepare", "calibration", "harm", "cost"),
+    *("look", "trial", "finalists", "saving", "report"),
 )
 KEPT = {"config.yaml", "example.npz", "journal.jsonl", "lock", "model", "ranges.npz", "report.html"}
-CACHES = {"torchinductor_root", f"octune-{os.getuid()}"}  # what others keep; and a place that must be empty
+# What others keep in the place for what need not stay, and the folder of Octune's own, which must be empty.
+CACHES = {".ses", "torchinductor_root", f"octune-{os.getuid()}"}
 
 
 @dataclass
@@ -112,7 +113,7 @@ def killed(
     kinds: Sequence[str] = tuple(KINDS),
 ) -> None:
     """Run jobs until they were killed that often, or the time is over: one with several trials, one whose
-    winner is compiled and scored on data held out, and one whose ops are timed.
+    winner is compiled, and one whose ops are timed.
     """
     wholes: dict[str, Whole] = {}
     deadline = time.monotonic() + 60 * minutes
