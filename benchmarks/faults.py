@@ -26,6 +26,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,16 +85,17 @@ class Whole:
 
 def main() -> int:
     options = _options()
-    outcomes: dict[str, Outcome] = {}
-    share = options.minutes / len(options.backend)
-    for place, framework in enumerate(options.backend):
-        outcome = outcomes[framework] = Outcome()
+    outcomes = {framework: Outcome() for framework in options.backend}
+
+    def one(place: int, framework: str) -> None:
         count = options.kills // len(options.backend) + (place < options.kills % len(options.backend))
+        chance = random.Random(f"{options.seed} {framework}")
         with tempfile.TemporaryDirectory(prefix="octune-faults-") as folder:
-            killed(
-                Path(folder), framework, count, random.Random(f"{options.seed} {framework}"), outcome, share
-            )
-        print(json.dumps({"backend": framework, **_plain(outcome)}), flush=True)
+            killed(Path(folder), framework, count, chance, outcomes[framework], options.minutes)
+        print(json.dumps({"backend": framework, **_plain(outcomes[framework])}), flush=True)
+
+    with ThreadPoolExecutor(len(options.backend)) as pool:  # most of the time is waiting
+        list(pool.map(one, range(len(options.backend)), options.backend))
     if options.markdown:
         write(options.markdown, "kills", _lines(options, outcomes))
     missed = set(SOUGHT) - sum((outcome.kills for outcome in outcomes.values()), Counter[str]()).keys()
@@ -167,7 +169,7 @@ def _one_run(
     (folder / "calls.txt").unlink(missing_ok=True)
     workspace, beside = folder / name, {path.name for path in folder.iterdir()} | {name, "calls.txt"}
     stages = [stage for stage in whole.stages if stage != "report"]
-    for _ in range(min(kills, chance.randint(1, 4))):
+    for _ in range(min(kills, chance.randint(2, 5))):
         process = _begun(folder, name)
         hit = _kill(process, workspace, chance, whole, outcome.rarest(stages))
         if hit is None:  # it came to its end before
@@ -233,7 +235,7 @@ def _kill(
     else:
         deadline, reached = time.monotonic() + chance.uniform(0.2, whole.seconds), lambda: False
     while process.poll() is None and time.monotonic() < deadline and not reached():
-        time.sleep(0.0005)
+        time.sleep(0.001)
     time.sleep(wait)
     if process.poll() is not None:
         process.communicate()
@@ -254,12 +256,16 @@ def _begins(stage: str, workspace: Path, before: int) -> Callable[[], bool]:
         return lambda: any(workspace.glob(".model-*"))
     needle, path = f'"name": "{stage}"'.encode(), workspace / "journal.jsonl"
 
+    size = 0
+
     def begun() -> bool:
-        try:
-            lines = path.read_bytes().splitlines()
-        except OSError:
-            return False
-        return any(b'"event": "stage"' in line and needle in line for line in lines[before:])
+        nonlocal size
+        with contextlib.suppress(OSError):
+            if path.stat().st_size != size:
+                lines = path.read_bytes().splitlines()
+                size = sum(map(len, lines)) + len(lines)
+                return any(b'"event": "stage"' in line and needle in line for line in lines[before:])
+        return False
 
     return begun
 
@@ -268,7 +274,7 @@ def _killed_reporting(process: subprocess.Popen[str], workspace: Path, chance: r
     """Kill a report when its file is being written, or at any time; whether it had not ended before."""
     deadline = time.monotonic() + chance.choice((60.0, 60.0, chance.uniform(0.0, 2.0)))
     while process.poll() is None and time.monotonic() < deadline and not any(workspace.glob(".report*")):
-        time.sleep(0.0002)
+        time.sleep(0.001)
     there = process.poll() is None
     _end(process)
     return int(there)
@@ -344,7 +350,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--backend", action="append", choices=FRAMEWORKS)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=math.inf, help="stop after this time")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="kill no more after this time")
     parser.add_argument("--markdown", type=Path, help="write the figures into this page")
     options = parser.parse_args()
     options.backend = options.backend or list(FRAMEWORKS)
