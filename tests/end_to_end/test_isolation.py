@@ -153,6 +153,17 @@ IN_STAGES = {
 }
 
 
+@pytest.fixture
+def kernels(inside: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What jobs change of the backend in this process is as it was afterwards."""
+    pytest.importorskip("onnx")
+    from octune.backends.onnx.backend import OnnxBackend
+
+    for method in ("harm", "alone", "finalists"):
+        monkeypatch.setattr(OnnxBackend, method, getattr(OnnxBackend, method))
+    return inside
+
+
 def hurt(folder: Path, stage: str, **sections: Any) -> dict[str, Any]:
     """A job whose process ends in that stage."""
     jobs.project(
@@ -163,61 +174,57 @@ def hurt(folder: Path, stage: str, **sections: Any) -> dict[str, Any]:
     return settings
 
 
-def test_an_op_that_ends_the_process_stays_in_float(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("onnx")
+def test_an_op_that_ends_the_process_stays_in_float(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OCTUNE_COST_CACHE", "off")
     tuning = {"isolate": True, "objective": "performance", "strategy": "basic", "max_trials": 1}
-    config = hurt(inside, "cost", tuning=tuning)
+    config = hurt(kernels, "cost", tuning=tuning)
     result = octune.tune(config={**config, "workspace": {"path": "ws"}}, progress=False)
     assert result.trials[0].plan.names("int8") == ["dense0", "dense2"]
     why = "the cost of ops cannot be found: the process that tried it was ended by SIGSEGV"
     assert [op.note for op in result.ops] == ["", why, ""]
     assert any("1 op ended the process" in note and "dense1" in note for note in result.notes)
-    before = (inside / "ws" / "journal.jsonl").read_text().count('"event": "crashed"')
+    before = (kernels / "ws" / "journal.jsonl").read_text().count('"event": "crashed"')
     again = octune.tune(config={**config, "workspace": {"path": "ws", "resume": True}}, progress=False)
     assert again.ops == result.ops
-    assert (inside / "ws" / "journal.jsonl").read_text().count('"event": "crashed"') == before == 1
+    assert (kernels / "ws" / "journal.jsonl").read_text().count('"event": "crashed"') == before == 1
 
 
-def test_a_resumed_run_looks_apart_at_ops_where_its_process_has_ended(inside: Path) -> None:
-    pytest.importorskip("onnx")
-    hurt(inside, "harm")
-    process = jobs.start(inside, "tune", "conf.yaml", "--workspace", "ws")
+def test_a_resumed_run_looks_apart_at_ops_where_its_process_has_ended(kernels: Path) -> None:
+    hurt(kernels, "harm")
+    process = jobs.start(kernels, "tune", "conf.yaml", "--workspace", "ws")
     process.communicate(timeout=120)
     assert process.returncode == -signal.SIGSEGV
-    resumed = jobs.start(inside, "resume", "ws", "--json")
+    resumed = jobs.start(kernels, "resume", "ws", "--json")
     output, errors = resumed.communicate(timeout=120)
     assert resumed.returncode == 0, errors
     told = json.loads(output)
     assert "ended by SIGSEGV" in told["kept"]["dense1"]
     # what did not end a process is done here again
-    assert {pid for pid, _ in jobs.scored(inside)} == {str(resumed.pid)}
+    assert {pid for pid, _ in jobs.scored(kernels)} == {str(resumed.pid)}
 
 
-def test_an_op_that_is_pinned_and_cannot_run_is_an_error(inside: Path) -> None:
-    pytest.importorskip("onnx")
+def test_an_op_that_is_pinned_and_cannot_run_is_an_error(kernels: Path) -> None:
     ops = {"dense1": {"weight": {"dtype": "int8"}, "activation": {"dtype": "uint8"}}}
-    config = hurt(inside, "harm", tuning={"isolate": True}, quantization={"ops": ops})
+    config = hurt(kernels, "harm", tuning={"isolate": True}, quantization={"ops": ops})
     with pytest.raises(UnsupportedError, match=r"'dense1' in int8.*SIGSEGV.*quantization\.ops"):
         octune.tune(config=config, progress=False)
 
 
-def test_ops_are_given_up_where_nothing_runs(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("onnx")
+def test_ops_are_given_up_where_nothing_runs(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apart, "MOST", 2)
-    config = hurt(inside, "harm", tuning={"isolate": True})
-    source = (inside / "fault_metric.py").read_text()
-    (inside / "fault_metric.py").write_text(source.replace("'dense1' in candidates", "candidates"))
+    config = hurt(kernels, "harm", tuning={"isolate": True})
+    source = (kernels / "fault_metric.py").read_text()
+    (kernels / "fault_metric.py").write_text(source.replace("'dense1' in candidates", "candidates"))
     result = octune.tune(config=config, progress=False)
     assert result.plan.names("int8") == []
     assert len(children()) == 0
     assert "2 processes had ended before" in result.ops[-1].note
 
 
-def test_fp32_that_crashes_in_the_form_of_the_winner_has_no_speed_there(inside: Path) -> None:
+def test_fp32_that_crashes_in_the_form_of_the_winner_has_no_speed_there(kernels: Path) -> None:
     pytest.importorskip("openvino")
-    hurt(inside, "fp32 form", tuning={"isolate": True})
-    config = yaml.safe_load((inside / "conf.yaml").read_text())
+    hurt(kernels, "fp32 form", tuning={"isolate": True})
+    config = yaml.safe_load((kernels / "conf.yaml").read_text())
     with Job.of(Request(config=config)) as job:
         study = job.study
         study.baseline()
