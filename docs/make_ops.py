@@ -86,12 +86,13 @@ ROWS = [
     Row(
         "transposed convolution",
         {
-            "torch": ["conv_transpose"],
+            "torch": ["conv_transpose1d", "conv_transpose2d", "conv_transpose3d"],
             "tensorflow": ["conv2d_transpose", "conv3d_transpose"],
             "onnx": ["conv_transpose"],
         },
         (NONE, "S", "S", "S", "S", "S"),
-        why="PyTorch has int8 kernels for it in types that it is about to drop, and TensorFlow has none.",
+        why="In PyTorch it is an ordinary convolution whose outputs are interleaved. TensorFlow has no int8 "
+        "kernel.",
     ),
     Row(
         "products of two activations (attention)",

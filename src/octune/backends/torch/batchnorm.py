@@ -7,6 +7,7 @@ had another reader). ``kinds`` says which BatchNorm can be folded into which con
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from octune.backends.torch.batches import named_outputs, same_answers, the_input
 from octune.backends.torch.copying import light_copy, replace_module
 from octune.backends.torch.hooks import hooks
 from octune.backends.torch.kinds import kind_of
+from octune.backends.torch.kinds.transposed import outputs_first
 
 __all__ = ["fold_batchnorms"]
 
@@ -46,13 +48,18 @@ def _fold(model: nn.Module, pairs: list[Pair]) -> nn.Module:
     for conv_name, bn_name in pairs:
         conv: Any = folded.get_submodule(conv_name)
         bn: Any = folded.get_submodule(bn_name)
+        turned = partial(outputs_first, groups=conv.groups) if conv.transposed else _as_is
         weight, bias = fuse_conv_bn_weights(
-            conv.weight, conv.bias, bn.running_mean, bn.running_var, bn.eps, bn.weight, bn.bias
+            turned(conv.weight), conv.bias, bn.running_mean, bn.running_var, bn.eps, bn.weight, bn.bias
         )
-        conv.weight = nn.Parameter(weight.detach(), requires_grad=False)
+        conv.weight = nn.Parameter(turned(weight.detach()).contiguous(), requires_grad=False)
         conv.bias = nn.Parameter(bias.detach(), requires_grad=False)
         replace_module(folded, bn, nn.Identity())
     return folded.eval()
+
+
+def _as_is(weight: torch.Tensor) -> torch.Tensor:
+    return weight
 
 
 def _pairs(model: nn.Module, call: Inputs) -> list[Pair]:

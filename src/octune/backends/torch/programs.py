@@ -105,6 +105,39 @@ def _conv(
     return _with(layer, weight=weight, bias=bias)
 
 
+def _conv_transpose(
+    make: Callable[..., nn.Module],
+    x: Any,
+    weight: torch.Tensor,
+    bias: Any = None,
+    stride: Any = (1,),
+    padding: Any = (0,),
+    output_padding: Any = (0,),
+    groups: int = 1,
+    dilation: Any = (1,),
+) -> nn.Module | None:
+    if isinstance(bias, Node):
+        return None
+    rank = weight.ndim - 2
+    stride, padding, output_padding, dilation = (
+        tuple(value) * rank if len(value) == 1 else tuple(value)
+        for value in (stride, padding, output_padding, dilation)
+    )
+    layer = make(
+        weight.shape[0],
+        weight.shape[1] * groups,
+        tuple(weight.shape[2:]),
+        stride,
+        padding,
+        output_padding,
+        groups,
+        bias is not None,
+        dilation,
+        device="meta",
+    )
+    return _with(layer, weight=weight, bias=bias)
+
+
 def _embedding(weight: torch.Tensor, ids: Any, padding_idx: int = -1, *rest: Any) -> nn.Module:
     return _with(nn.Embedding(weight.shape[0], weight.shape[1], device="meta"), weight=weight)
 
@@ -141,6 +174,9 @@ _REBUILD: dict[Any, tuple[int, Callable[..., nn.Module | None]]] = {
     aten.conv1d.default: (1, partial(_conv, nn.Conv1d)),
     aten.conv2d.default: (1, partial(_conv, nn.Conv2d)),
     aten.conv3d.default: (1, partial(_conv, nn.Conv3d)),
+    aten.conv_transpose1d.default: (1, partial(_conv_transpose, nn.ConvTranspose1d)),
+    aten.conv_transpose2d.input: (1, partial(_conv_transpose, nn.ConvTranspose2d)),
+    aten.conv_transpose3d.input: (1, partial(_conv_transpose, nn.ConvTranspose3d)),
     aten.batch_norm.default: (1, _batch_norm),
     aten.embedding.default: (0, _embedding),
 }

@@ -141,6 +141,6 @@ def _refused(sites: list[Site], stored: Stored) -> str:
         return f"its weight is used in {len(sites)} ways"
     for site in sites:
         kind = kind_of(site.module(site.matrix(stored.tensor.detach().reshape(-1)), None))
-        if kind is None or kind.obstacle:
-            return kind.obstacle if kind else "there is no int8 kernel for it"
+        if kind is not None and kind.obstacle:
+            return kind.obstacle
     return ""

@@ -14,6 +14,7 @@ from octune.backends.torch.kinds.conv import Conv1d, Conv2d, Conv3d
 from octune.backends.torch.kinds.embedding import Embedding, EmbeddingBag
 from octune.backends.torch.kinds.linear import Linear, TransposedLinear
 from octune.backends.torch.kinds.recurrent import GRU, LSTM, Cell, PlainRNN
+from octune.backends.torch.kinds.transposed import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from octune.backends.torch.layers import Layer
 
 __all__ = [
@@ -22,6 +23,9 @@ __all__ = [
     "Conv1d",
     "Conv2d",
     "Conv3d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
     "Cell",
     "Embedding",
     "EmbeddingBag",
@@ -40,6 +44,9 @@ KINDS: tuple[type[Kind], ...] = (
     Conv1d,
     Conv2d,
     Conv3d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    ConvTranspose3d,
     Embedding,
     EmbeddingBag,
     LSTM,
