@@ -30,7 +30,7 @@ __all__ = ["ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "Phases", "o
 
 def outputs_first(weight: torch.Tensor, groups: int) -> torch.Tensor:
     """(inputs, outputs of a group, *kernel) as (outputs, inputs of a group, *kernel), and the reverse."""
-    return weight.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
+    return torch.unflatten(weight, 0, (groups, -1)).transpose(1, 2).flatten(0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,20 @@ class Phases:
     @classmethod
     def of(cls, module: Any) -> Phases:
         """Those of a module."""
-        names = ("stride", "padding", "output_padding", "dilation")
-        return cls(module.kernel_size, *(tuple(getattr(module, name)) for name in names), module.groups)
+        return cls(
+            module.kernel_size,
+            module.stride,
+            module.padding,
+            module.output_padding,
+            module.dilation,
+            module.groups,
+        )
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Phases:
         """The inverse of ``asdict``."""
-        return cls(**{name: tuple(v) if isinstance(v, list | tuple) else v for name, v in data.items()})
+        given: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in data.items()}
+        return cls(**given)
 
     @property
     def reach(self) -> Sizes:
@@ -95,17 +102,19 @@ class Phases:
         for dim, (s, step) in enumerate(zip(self.stride, self.spread, strict=True)):
             at = 2 + 2 * dim
             made = _spread(made.movedim(at, -1), step)
-            made = F.pad(made, (0, -made.shape[-1] % s)).unflatten(-1, (-1, s)).flip(-2)
+            made = torch.unflatten(F.pad(made, (0, -made.shape[-1] % s)), -1, (-1, s)).flip(-2)
             made = made.movedim((-2, -1), (at, at + 1))
         rank = len(self.kernel)
-        made = made.unflatten(0, (self.groups, -1))  # group, output, input, (tap, phase) for each dimension
+        made = torch.unflatten(
+            made, 0, (self.groups, -1)
+        )  # group, output, input, (tap, phase) for each dimension
         taps, phases = range(3, 3 + 2 * rank, 2), range(4, 4 + 2 * rank, 2)
         return made.permute(0, *phases, 1, 2, *taps).flatten(0, 1 + rank).contiguous()
 
     def join(self, weight: torch.Tensor) -> torch.Tensor:
         """The inverse of :meth:`split`."""
         rank = len(self.kernel)
-        made = weight.unflatten(0, (self.groups, *self.stride, -1))
+        made = torch.unflatten(weight, 0, (self.groups, *self.stride, -1))
         order = [n for dim in range(rank) for n in (3 + rank + dim, 1 + dim)]
         made = made.permute(0, 1 + rank, 2 + rank, *order).flatten(0, 1)
         for dim, (k, step) in enumerate(zip(self.kernel, self.spread, strict=True)):
@@ -124,7 +133,7 @@ class Phases:
             return y
         rank = len(self.stride)
         # Channels last, as the kernel returns them: the numbers of one pixel stay together.
-        y = y.movedim(1, -1).unflatten(-1, (self.groups, *self.stride, -1))
+        y = torch.unflatten(y.movedim(1, -1), -1, (self.groups, *self.stride, -1))
         order = [n for dim in range(rank) for n in (1 + dim, 2 + rank + dim)]
         y = y.permute(0, *order, 1 + rank, 2 + 2 * rank)
         return y.reshape(
