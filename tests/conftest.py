@@ -22,6 +22,10 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 # Tests must not depend on what an earlier run has timed.
 os.environ.setdefault("OCTUNE_COST_CACHE", "off")
 
+# What one test has compiled, another that compiles the same need not.
+COMPILED = tempfile.TemporaryDirectory(prefix="octune-compiled-")
+os.environ["OCTUNE_COMPILE_CACHE"] = COMPILED.name
+
 # A Ray cluster of a test is for this machine alone, and sends no statistics. Read when Ray is imported.
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

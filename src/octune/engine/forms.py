@@ -77,7 +77,7 @@ class Forms:
             return
         begun = time.perf_counter()
         for finalist in study.backend.finalists(winner.plan, ranges, study.stopwatch.example):
-            self.making[finalist.form] = time.perf_counter() - begun
+            self.making[finalist.form] = max(finalist.seconds, time.perf_counter() - begun)
             if finalist.form not in lost:
                 yield finalist.form, finalist.model
             begun = time.perf_counter()

@@ -13,7 +13,10 @@ from rich.table import Table
 
 from octune.backends.select import installed
 from octune.cost.noise import clearly_faster
+from octune.errors import plural
 from octune.machine import probe_machine
+from octune.native import NativeCache
+from octune.report.text import megabytes
 
 __all__ = ["examine", "show"]
 
@@ -30,6 +33,7 @@ def examine() -> dict[str, Any]:
         "python": platform.python_version(),
         "machine": machine.to_json(),
         "packages": {package: _version(package) for package in PACKAGES},
+        "compiled": _kept(),
         "advice": [],
         "speed": {},
     }
@@ -56,6 +60,18 @@ def examine() -> dict[str, Any]:
     return findings
 
 
+def _kept() -> dict[str, Any]:
+    """Where compiled code is kept, and how much of it."""
+    kept = NativeCache.here()
+    count, size = kept.entries()
+    return {
+        "folder": None if kept.folder is None else str(kept.folder),
+        "entries": count,
+        "bytes": size,
+        "most": kept.most,
+    }
+
+
 def _slow(speed: Mapping[str, float]) -> list[str]:
     return [
         f"{name} is not clearly faster than fp32 here"
@@ -80,6 +96,16 @@ def show(findings: dict[str, Any], console: Console) -> None:
     )
     console.print(f"[bold]features[/bold]  {', '.join(machine['features']) or 'none that matters here'}")
     console.print(f"[bold]compiler[/bold]  {machine['compiler'] or 'none'}")
+    kept = findings["compiled"]
+    console.print(
+        "[bold]compiled[/bold]  "
+        + (
+            "nothing is kept (OCTUNE_COMPILE_CACHE)"
+            if kept["folder"] is None
+            else f"{plural(kept['entries'], 'model')} kept in {escape(kept['folder'])}, "
+            f"{megabytes(kept['bytes'])} of {kept['most'] / 1e9:g} GB at most; delete the folder to empty it"
+        )
+    )
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("package")
     table.add_column("version")

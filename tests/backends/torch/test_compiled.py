@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,12 @@ from octune.backends import Settings
 from octune.backends.batches import Inputs
 from octune.backends.torch import TorchBackend
 from octune.backends.torch.compiled import CompiledModel, Signature, compile_model, dynamic_dims, export
+from octune.backends.torch.digest import digest_of_program
 from octune.backends.torch.kinds.conv import Int8Conv2d
 from octune.backends.torch.lowering import lower
 from octune.calibration import Ranges
 from octune.errors import UnsupportedError
-from octune.machine import probe_machine
+from octune.machine import pretending, probe_machine
 from octune.opening import open_model
 from tests.backends.contract import calibrated, int8_plan
 from tests.backends.torch.models import image_batches, small_cnn, tiny_bert, token_batches
@@ -173,8 +176,10 @@ class TestCompiledBert:
 
 @needs_compiler
 @pytest.mark.slow
-def test_a_cnn_flows_in_int8_from_layer_to_layer() -> None:
+def test_a_cnn_flows_in_int8_from_layer_to_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._dynamo.utils import counters
+
+    monkeypatch.setenv("OCTUNE_COMPILE_CACHE", "off")
 
     backend, _, int8, call = prepared(small_cnn(), image_batches())
     counters.clear()
@@ -203,6 +208,76 @@ def test_one_channel_images_are_read_in_their_real_order() -> None:
     compiled = compile_model(int8, call)
     wanted, got = backend.run(int8, call)["output"], backend.run(compiled, call)["output"]
     np.testing.assert_allclose(got, wanted, atol=0.02 * np.abs(wanted).max())
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_the_same_program_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OCTUNE_COMPILE_CACHE", str(tmp_path))
+    model, batches = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)).eval(), [torch.randn(4, 6)]
+    backend, _, int8, call = prepared(model, batches)
+    first = compile_model(int8, call)
+
+    def compiled_again(*_: Any) -> float:
+        raise AssertionError("it was compiled again")
+
+    monkeypatch.setattr("octune.backends.torch.compiled._compile", compiled_again)
+    again = compile_model(prepared(model, batches)[2], call)
+    assert again.took == first.took > 0.1
+    wanted, got = backend.run(first, call)["output"], backend.run(again, call)["output"]
+    np.testing.assert_array_equal(got, wanted)
+    with torch.no_grad():
+        model[0].weight[0, 0] += 1.0
+    with pytest.raises(AssertionError, match="compiled again"):
+        compile_model(prepared(model, batches)[2], call)
+
+
+def test_programs_are_told_apart_by_all_that_the_compiler_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batch = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)).eval(), torch.randn(4, 6)
+
+    def digest(
+        model: nn.Module, batch: torch.Tensor = batch, options: dict[str, Any] | None = None
+    ) -> str | None:
+        return digest_of_program(export(model, Inputs((batch,)))[0], options or {})
+
+    known = digest(model)
+    assert known is not None
+    assert digest(model, batch + 1) == known  # what the example holds does not matter
+    others = [digest(model, batch[:2]), digest(model, options={"freezing": True})]
+    others.append(digest(nn.Sequential(model[0], nn.GELU(), model[2])))
+    with torch.no_grad():
+        model[2].bias[0] += 1.0
+    others.append(digest(model))
+    with pretending(replace(probe_machine(), features=())):
+        others.append(digest(model))
+    monkeypatch.setenv("TORCHINDUCTOR_MAX_AUTOTUNE", "1")
+    others.append(digest(model))
+    assert len({known, *others}) == 7
+
+
+@pytest.mark.slow
+def test_another_process_knows_the_same_program(tmp_path: Path) -> None:
+    """Names of nodes and symbols are the same there, whatever Python's hashes are."""
+    code = (
+        "import torch\n"
+        "from tests.backends.torch.test_compiled import prepared, export\n"
+        "from tests.backends.torch.models import tiny_bert, token_batches\n"
+        "from octune.backends.torch.digest import digest_of_program\n"
+        "_, _, int8, call = prepared(tiny_bert(), token_batches(1))\n"
+        "print(digest_of_program(export(int8, call)[0], {}))\n"
+    )
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert found[0] == found[1] != ""
 
 
 def test_a_model_that_cannot_be_exported_says_why() -> None:

@@ -15,6 +15,7 @@ import copy
 import inspect
 import io
 import logging
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,11 +26,13 @@ import torch
 from torch import nn
 
 from octune.backends.batches import Inputs
+from octune.backends.torch.digest import digest_of_program
 from octune.backends.torch.functions.attention import without_hints
 from octune.backends.torch.layers import Int8Layer
 from octune.backends.torch.lowering import lower
 from octune.errors import ArtifactError, UnsupportedError, summary
 from octune.machine import probe_machine
+from octune.native import NativeCache
 from octune.scratch import Scratch
 
 __all__ = ["CompiledModel", "Signature", "compile_model", "compile_program", "export", "load_compiled"]
@@ -123,7 +126,11 @@ def _fits(value: Any, dtype: str, ndim: int, shape: tuple[int | None, ...]) -> b
 
 
 class CompiledModel(nn.Module):
-    """Native code behind the face of the module it was made from."""
+    """Native code behind the face of the module it was made from. ``took`` is how many seconds it took to
+    compile, now or when this machine did it first.
+    """
+
+    took = 0.0
 
     def __init__(
         self, runner: Callable[..., Any], package: Path, signature: Signature, eager: nn.Module | None
@@ -162,7 +169,7 @@ class CompiledModel(nn.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModel:
         copied = CompiledModel(self._runner, self.package, self.signature, copy.deepcopy(self.eager, memo))
-        copied.keep = self.keep
+        copied.keep, copied.took = self.keep, self.took
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -292,6 +299,7 @@ def compile_model(model: nn.Module, call: Inputs) -> CompiledModel:
     """Native code for this machine; raises UnsupportedError, with a reason to show, when it cannot be
     made.
     """
+    _need_compiler()
     program, signature = export(model, call)
     outputs = {
         name: layer.output
@@ -308,20 +316,36 @@ def compile_program(
     eager: nn.Module | None,
 ) -> CompiledModel:
     """Native code of an exported int8 model; ``outputs`` are scale and zero point of what layers return."""
-    if probe_machine().compiler is None:
-        raise UnsupportedError("there is no C++ compiler (install g++ to compile the winner)")
-    from torch._inductor import aoti_compile_and_package
-
+    _need_compiler()
     lower(program, {f"{name}.weight_int8": output for name, output in outputs.items()})
     folder = Scratch()
+    package, kept = folder.path / "compiled.pt2", NativeCache.here()
+    key = None if kept.folder is None else digest_of_program(program, COMPILER)
+    took = None if key is None else kept.take(key, package)
+    if took is None:
+        took = _compile(program, package)
+        if key is not None:
+            kept.keep(key, package, took)
+    compiled = load_compiled(package, signature.to_json(), eager)
+    compiled.keep, compiled.took = folder, took  # the package is deleted with the model
+    return compiled
+
+
+def _need_compiler() -> None:
+    """Raise before anything slow is done."""
+    if probe_machine().compiler is None:
+        raise UnsupportedError("there is no C++ compiler (install g++ to compile the winner)")
+
+
+def _compile(program: torch.export.ExportedProgram, package: Path) -> float:
+    """Compile into a file; returns the seconds it took."""
+    from torch._inductor import aoti_compile_and_package
+
+    begun = time.perf_counter()
     # the compiler folds constants, packed weights among them, only where nothing is differentiated
     with _quiet(), torch.no_grad():
-        path = aoti_compile_and_package(
-            program, package_path=str(folder.path / "compiled.pt2"), inductor_configs=COMPILER
-        )
-    compiled = load_compiled(Path(path), signature.to_json(), eager)
-    compiled.keep = folder  # the package is deleted with the model
-    return compiled
+        aoti_compile_and_package(program, package_path=str(package), inductor_configs=COMPILER)
+    return time.perf_counter() - begun
 
 
 def load_compiled(path: Path, signature: Mapping[str, Any], eager: nn.Module | None) -> CompiledModel:
