@@ -46,7 +46,10 @@ def test_what_others_put_there_is_not_run(
     folder = tmp_path / "cache"
     genuine = (folder / "key.code").read_bytes()
     with caplog.at_level(logging.WARNING, logger="octune"):
-        for forged in (b"evil", (folder / "another.code").read_bytes()):  # also what is mine, but of another key
+        for forged in (
+            b"evil",
+            (folder / "another.code").read_bytes(),
+        ):  # also what is mine, but of another key
             (folder / "key.code").write_bytes(forged)
             assert kept.take("key", tmp_path / "copy") is None
             assert not (tmp_path / "copy").exists()

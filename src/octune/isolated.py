@@ -111,8 +111,6 @@ def _tried(job: Job, pipe: Connection[Any, Any], what: str, given: Mapping[str, 
             return {"answer": study.survey.harms(given["ops"], ranges, job.calibration)}
         if what == "cost":
             return {"answer": study.survey.costs(given["ops"], ranges)}
-        if what == "fp32 form":
-            return {"answer": study.forms.fp32_speed(given["form"], ranges)}
         if what == "plan harm":
             probe = study.survey.plan_probe(ranges, job.calibration)
             return {"answer": None if probe is None else probe.measure(given["plan"])}
@@ -122,7 +120,7 @@ def _tried(job: Job, pipe: Connection[Any, Any], what: str, given: Mapping[str, 
         for event, record in given["known"]:
             study.journal.append(event, record)
         with _heard(study.journal, pipe):
-            study.forms.make(given["winner"], ranges)
+            study.forms.make(given["winner"], ranges, given["rival"])
         return {"answer": None}
     except Exception as error:
         log.debug("%s", what, exc_info=True)

@@ -7,8 +7,8 @@
 The key is a digest of all that decides what a compiler makes. Entries are in ``$OCTUNE_COMPILE_CACHE``
 (``compiled`` in ``$OCTUNE_CACHE`` or ``~/.cache/octune``), 4 GB at most; what was not used for longest goes
 first. ``OCTUNE_COMPILE_CACHE=off`` does without. It is native code, so an entry counts only if the record of
-what this user has made on this machine (:mod:`octune.trust`) has it under its key, byte for byte. A folder that
-cannot be read or written is treated as if it were not there.
+what this user has made on this machine (:mod:`octune.trust`) has it under its key, byte for byte. A folder
+that cannot be read or written is treated as if it were not there.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def _retold(evidence: Evidence) -> Result:
         workspace=folder,
         certified=_certified(journal, criterion, best),
         batch=ended.get("batch"),
-        fp32_in_form=None if ended.get("fp32_in_form") is None else Timed.from_json(ended["fp32_in_form"]),
+        floats={name: Timed.from_json(timed) for name, timed in ended.get("floats", {}).items()},
         work=_work(journal),
         evidence=evidence,
     )
@@ -120,7 +120,7 @@ def record(result: Result) -> dict[str, Any]:
         "met": result.met,
         "best": result.best.key,
         "batch": result.batch,
-        "fp32_in_form": None if result.fp32_in_form is None else result.fp32_in_form.to_json(),
+        "floats": {name: timed.to_json() for name, timed in result.floats.items()},
         "stopped_because": result.stopped_because,
         "ops": [op.to_json() for op in result.ops],
         "notes": list(result.notes),

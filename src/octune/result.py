@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from octune.cost.latency import Speedup, Spread, Timed
+from octune.cost.latency import FP32, Speedup, Spread, Timed
 from octune.coverage import Coverage, Work
 from octune.criterion import Criterion, Outcome, Verdict
 from octune.plan import Op, Plan
@@ -56,6 +56,17 @@ class Trial:
     def passed(self) -> bool:
         """Whether it was scored and met the criterion."""
         return self.verdict is not None and self.verdict.passed
+
+    @property
+    def dtype(self) -> str:
+        """What it is made of: int8 if any op is, else bf16 if any is, else fp32."""
+        found = {scheme.dtype for scheme in self.plan.values()}
+        return next((name for name in ("int8", "bf16") if name in found), "fp32")
+
+    @property
+    def title(self) -> str:
+        """What it is called: ``int8 (compiled)``, or ``fp32`` for the model as it came."""
+        return "fp32" if self.form == "fp32" else f"{self.dtype} ({self.form})"
 
     @property
     def speedup(self) -> float | None:
@@ -181,8 +192,8 @@ class Result:
     nothing was faster, ``best`` and ``model`` are the closest or the fp32 baseline, and ``stopped_because``
     says so. ``certified`` is the final word on ``best`` from data that was held out of the search, where that
     was asked for. Latencies are those of a batch of ``batch`` samples on ``threads`` threads.
-    ``fp32_in_form`` is fp32 in the form of ``best`` (compiled, OpenVINO), where that was timed; the rest of
-    the gain is int8's own (``int8_gain``). ``work`` is what one batch computes; ``coverage`` how much of it
+    ``floats`` says how fast float models are (fp32 compiled or on OpenVINO, bf16), as far as they were timed,
+    by what they are called. ``work`` is what one batch computes; ``coverage`` how much of it
     is int8.
     """
 
@@ -203,7 +214,7 @@ class Result:
     workspace: Path | None = None
     certified: Verdict | None = None
     batch: int | None = None
-    fp32_in_form: Timed | None = None
+    floats: Mapping[str, Timed] = field(default_factory=dict)
     work: Work | None = None
     saving: Saving | None = field(default=None, repr=False, compare=False)
     evidence: Evidence | None = field(default=None, repr=False, compare=False)  # all that was recorded
@@ -229,7 +240,30 @@ class Result:
         """How many quantized plans were compared on the data that ``best`` was chosen by: the more there are,
         the more luck is in the score of the best one.
         """
-        return len({trial.plan for trial in self.trials if trial.complete})
+        return len({trial.plan for trial in self.trials if trial.complete and trial.dtype != "fp32"})
+
+    @property
+    def fp32_in_form(self) -> Timed | None:
+        """fp32 in the form of ``best`` (compiled, OpenVINO), where that was timed; the rest of the gain is
+        int8's own.
+        """
+        return None if self.best.dtype == "fp32" else self.floats.get(f"fp32 ({self.best.form})")
+
+    @property
+    def fastest_float(self) -> tuple[str, Speedup] | None:
+        """The fastest float model that was timed, by what it is called; fp32 as it came where none is clearly
+        faster than that. None where no other was timed.
+        """
+        if not self.floats:
+            return None
+        faster = {name: timed.speed for name, timed in self.floats.items() if timed.speed.beats(FP32)}
+        return max(faster.items(), key=lambda item: item[1].ratio, default=("fp32", FP32))
+
+    @property
+    def over_float(self) -> float | None:
+        """How many times faster than the fastest float model the one that is handed over is."""
+        fastest, speed = self.fastest_float, self.best.speed
+        return None if fastest is None or speed is None else speed.ratio / fastest[1].ratio
 
     @property
     def int8_gain(self) -> float | None:

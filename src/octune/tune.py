@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from octune.calibration import Ranges
+from octune.choice import fastest_passing
 from octune.config import Config
 from octune.cost import weight_bytes
-from octune.cost.latency import FP32, Timed
+from octune.cost.latency import FP32
 from octune.cost.load import BUSY
 from octune.coverage import ACCURACY, SLOWER
 from octune.criterion import Criterion
@@ -23,12 +24,13 @@ from octune.engine import Study
 from octune.engine.events import Listener
 from octune.evaluation.metrics import Metric
 from octune.evidence import Evidence
+from octune.final import final_round
 from octune.job import Job, Request, as_config
 from octune.plan import Op, Plan, Scheme
 from octune.quantized import remember
 from octune.replay import record
 from octune.report.listening import listening
-from octune.result import Result, Saving, Trial, fp32_beside
+from octune.result import Result, Saving, fp32_beside
 from octune.search import Space, Strategy
 from octune.search.options import legal_ops
 from octune.tracking import recording
@@ -86,22 +88,20 @@ def _tune(request: Request) -> Result:
         study.baseline()
         study.survey.prepare(job.calibration)
         stopped, best, space, ranges, ops = "", None, Space({}), Ranges(), study.backend.ops()
-        compared: Timed | None = None
         try:
             for samples in job.sample_options:
                 ops, ranges, space = look(job, samples)
                 strategy = job.strategy(space)
                 stopped = _search(study, strategy, ranges)
                 # A plan that is slow eager may still be fast compiled: convolutions hand int8 on only there.
-                best = _fastest_passing(study, job, allow_slower=True)
+                best = fastest_passing(study, job, allow_slower=True)
                 if best is not None or study.stop.reason:
                     break
-            if best is not None and job.config.performance.compile == "auto" and not study.stop.interrupted:
-                study.forms.make(best, ranges)
-                compared = _compare_fp32(study, job, ranges)
+            if job.config.performance.compile == "auto" and not study.stop.interrupted:
+                final_round(job, best, ops, ranges)
         except KeyboardInterrupt:
             study.stop.interrupted = True
-        result = conclude(job, ops, space, study.stop.reason if study.stop.interrupted else stopped, compared)
+        result = conclude(job, ops, space, study.stop.reason if study.stop.interrupted else stopped)
         study.listener.result(result)
         return result
 
@@ -153,73 +153,11 @@ def _cost_table(job: Job, ops: Sequence[Op], ranges: Ranges) -> dict[tuple[str, 
     )
 
 
-def _faster(trial: Trial) -> bool:
-    """Whether it is clearly faster than fp32. Where others kept the machine too busy to tell, the costs of
-    its ops have to do.
-    """
-    speed = trial.speed
-    return speed is None or speed.beats(FP32) or (speed.disturbed and not FP32.beats(speed))
-
-
-def _fastest_passing(study: Study, job: Job, *, allow_slower: bool = False) -> Trial | None:
-    """The passing trial that serves the objective best. Where that is speed, one that is not faster than fp32
-    never wins.
-
-    A plan that changes nothing never wins, whatever the noise of its timing says.
-    """
-    passing = [
-        trial
-        for trial in study.trials
-        if trial.passed and any(scheme.dtype != "fp32" for scheme in trial.plan.values())
-    ]
-    if job.config.tuning.objective == "performance":
-        passing = [trial for trial in passing if allow_slower or _faster(trial)]
-        # Of those that tie in speed the smallest wins, and if sizes tie as well, the first.
-        passing = _smallest(_unbeaten(passing))
-    else:
-        passing = _unbeaten(_smallest(passing))
-    return next(iter(passing), None)
-
-
-def _unbeaten(trials: Sequence[Trial]) -> list[Trial]:
-    """Those that no other is clearly faster than."""
-    fastest = max(
-        (trial.speed for trial in trials if trial.speed is not None),
-        key=lambda speed: speed.low,
-        default=FP32,
-    )
-    return [trial for trial in trials if trial.speed is None or not fastest.beats(trial.speed)]
-
-
-def _smallest(trials: Sequence[Trial]) -> list[Trial]:
-    least = min((trial.size or 0 for trial in trials), default=0)
-    return [trial for trial in trials if (trial.size or 0) == least]
-
-
-def _compare_fp32(study: Study, job: Job, ranges: Ranges) -> Timed | None:
-    """fp32 in the form of the winner, if it is not eager; and a word on the eager one, where people deploy
-    that.
-    """
-    wanted, winner = job.config.performance.compare_fp32, _fastest_passing(study, job)
-    if winner is None or winner.form == "eager":
-        return None
-    eager = next((t for t in study.trials if t.form == "eager" and t.plan == winner.plan), None)
-    if study.backend.eager_title and eager is not None and eager.speed is not None:
-        study.note(
-            f"{study.backend.eager_title} is {eager.speed} as fast as fp32; the winner runs as {winner.form}"
-        )
-    if wanted == "never" or study.stop.interrupted:
-        return None
-    return study.forms.fp32(winner.form, ranges, always=wanted == "always")
-
-
-def conclude(
-    job: Job, ops: tuple[Op, ...], space: Space, stopped: str, compared: Timed | None = None
-) -> Result:
+def conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Result:
     """Choose what is handed over: the fastest that passes, else the closest that failed, else fp32 itself."""
     study = job.study
     assert study.baseline_trial is not None  # tune() has scored it, or raised
-    best, met = _fastest_passing(study, job), True
+    best, met = fastest_passing(study, job), True
     if best is None and any(trial.passed for trial in study.trials):
         met = study.baseline_trial.passed
         gain = "clearly faster" if job.config.tuning.objective == "performance" else "smaller"
@@ -232,6 +170,10 @@ def conclude(
         if not scored:
             why = next((trial.error for trial in study.trials if trial.error is not None), None)
             stopped += ", and none could be scored" + ("" if why is None else f" ({why.rstrip('.')})")
+    if best is not None and best.dtype != "int8":
+        passes = any(trial.passed and trial.dtype == "int8" for trial in study.trials)
+        stopped += "" if passes else "; no int8 plan met the criterion"
+        stopped += f"; the fastest model that passes is {best.title}"
     baseline = fp32_beside(study.baseline_trial, [*study.trials, *([best] if best is not None else [])])
     best = baseline if best is None else best
     certified = study.held_out.judge(best) if met and best is not baseline else None
@@ -275,12 +217,12 @@ def conclude(
         seconds=study.stop.seconds,
         stages=dict(study.clock.seconds),
         environment=job.environment,
-        kept={} if best is baseline else _why_float(best.plan, space, ops),
+        kept={} if best.dtype != "int8" else _why_float(best.plan, space, ops),
         workspace=study.journal.folder,
         certified=certified,
         batch=study.stopwatch.batch,
         work=study.survey.work,
-        fp32_in_form=compared if best.form != "fp32" else None,
+        floats=dict(study.forms.floats),
         saving=Saving(
             study.backend.name,
             study.backend.limit.safe_on,

@@ -149,7 +149,7 @@ def crashing(method, hit):
 IN_STAGES = {
     "harm": "crashing('harm', lambda candidates, *rest: 'dense1' in candidates)",
     "cost": "crashing('alone', lambda op, scheme, ranges: op.name == 'dense1' and not scheme.is_float)",
-    "fp32 form": "crashing('finalists', lambda plan, *rest: not plan.names('int8'))",
+    "floats": "crashing('finalists', lambda plan, *rest: not plan.names('int8'))",
 }
 
 
@@ -221,17 +221,19 @@ def test_ops_are_given_up_where_nothing_runs(kernels: Path, monkeypatch: pytest.
     assert "2 processes had ended before" in result.ops[-1].note
 
 
-def test_fp32_that_crashes_in_the_form_of_the_winner_has_no_speed_there(kernels: Path) -> None:
+def test_fp32_that_crashes_in_another_form_has_none(kernels: Path) -> None:
     pytest.importorskip("openvino")
-    hurt(kernels, "fp32 form", tuning={"isolate": True})
+    hurt(kernels, "floats", tuning={"isolate": True})
     config = yaml.safe_load((kernels / "conf.yaml").read_text())
     with Job.of(Request(config=config)) as job:
         study = job.study
         study.baseline()
         study.survey.prepare(job.calibration)
         ranges = study.survey.calibrate(job.calibration, 64)
-        assert study.forms.fp32("openvino", ranges, always=True) is None
-        assert any("ended by SIGSEGV" in note for note in study.notes)
+        fp32 = Plan({op.name: Scheme.fp32() for op in study.backend.ops()})
+        assert not study.forms.make(Trial(fp32, form="fp32"), ranges)
+        assert study.forms.floats == {}
+        assert any("fp32 has no other form" in note and "by SIGSEGV" in note for note in study.notes)
 
 
 def test_forms_that_were_finished_are_not_done_again_apart(inside: Path) -> None:

@@ -20,6 +20,7 @@ import pytest
 from octune.artifact import manifest
 from octune.backends.base import Backend, Finalist, Settings, Visit, Writer
 from octune.calibration import Ranges
+from octune.choice import fastest_passing
 from octune.config import Config, parse_config
 from octune.cost import latency
 from octune.cost.latency import FP32 as AS_FAST
@@ -38,7 +39,7 @@ from octune.int8 import limit_for
 from octune.job import Job
 from octune.plan import Op, Plan, Scheme
 from octune.result import Result
-from octune.tune import _fastest_passing, tune
+from octune.tune import tune
 
 INT8, FP32 = Scheme.int8(), Scheme.fp32()
 OPS = (Op("a", "linear", (INT8, FP32), 10), Op("b", "linear", (INT8, FP32), 20))
@@ -615,7 +616,7 @@ def test_models_that_tie_in_speed_are_chosen_by_size(monkeypatch: pytest.MonkeyP
 
 def chosen(made: Study, objective: str) -> Plan:
     job = Job(parse_config({"tuning": {"objective": objective}}, source="test"), made, None, (8,), None)
-    best = _fastest_passing(made, job)
+    best = fastest_passing(made, job)
     assert best is not None
     return best.plan
 
@@ -683,9 +684,139 @@ def test_fp32_is_not_timed_in_that_form_unless_it_is_wanted(monkeypatch: pytest.
     assert "of which" not in str(result)
 
 
-def test_a_comparison_that_would_take_too_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_float_does_not_compete_where_int8_is_ahead_and_making_it_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made = study()
+    with_latencies(monkeypatch, made, fp32=0.012, eager=0.006, compiled=0.002)
     monkeypatch.setattr(Fake, "fp32_forms", frozenset({"compiled"}))
-    made.forms.making["compiled"] = 3600.0
-    assert made.forms.fp32("compiled", Ranges(), always=False) is None
+    tried: list[Plan] = []
+    fake(made).forms = [
+        lambda plan: tried.append(plan) or Finalist("compiled", Model(plan, 0.002), seconds=3600.0)
+    ]
+    result = tuned(monkeypatch, made)
+    assert [plan.names("int8") for plan in tried] == [ALL_INT8.names("int8")]
+    assert result.over_float is None
     assert "performance.compare_fp32: always" in made.notes[-1]
+
+
+# -- float competes ------------------------------------------------------------------------------------------
+
+
+def contest(
+    monkeypatch: pytest.MonkeyPatch,
+    made: Study,
+    *,
+    int8: float = 0.009,
+    fp32: float = 0.004,
+    off: float = 0.0,
+) -> Study:
+    """A study whose model takes 12 ms, in int8 10; compiled ``int8`` and ``fp32`` seconds, with outputs that
+    are ``off``.
+    """
+    with_latencies(monkeypatch, made, fp32=0.012, eager=0.010, compiled=int8)
+    monkeypatch.setattr(Fake, "fp32_forms", frozenset({"compiled"}))
+    backend = fake(made)
+    run = backend.run
+
+    def outputs(model: Model, inputs: Any) -> dict[str, Any]:
+        run(model, inputs)
+        return {"output": np.arange(4.0) + (off if model.seconds == fp32 else 0.0)}
+
+    monkeypatch.setattr(backend, "run", outputs)
+    backend.forms = [lambda plan: Finalist("compiled", Model(plan, int8 if plan.names("int8") else fp32))]
+    return made
+
+
+def test_a_float_form_that_is_faster_than_int8_wins_without_being_scored(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    scored: list[float] = []
+    made = contest(monkeypatch, study(lambda model: scored.append(model.seconds) or 1.0))
+    result = tuned(monkeypatch, made)
+    assert result.met
+    assert (result.best.title, result.model.seconds) == ("fp32 (compiled)", 0.004)
+    assert result.best.score == result.baseline.score
+    assert result.speedup == pytest.approx(3.0)
+    assert 0.004 not in scored
+    assert "same outputs" in result.best.reason
+    assert result.kept == {}
+    assert result.stopped_because.endswith("the fastest model that passes is fp32 (compiled)")
+    assert result.fastest_float is not None
+    assert result.fastest_float[0] == "fp32 (compiled)"
+    assert "criterion met, by fp32 (compiled)" in str(result)
+    saved = manifest(result.save(tmp_path / "model"))
+    assert (saved["best"]["form"], saved["plan_digest"]) == ("compiled", result.plan.digest)
+    assert {scheme["dtype"] for scheme in saved["plan"].values()} == {"fp32"}
+    assert saved["safe_on"] == "any x86-64 CPU"
+
+
+@pytest.mark.parametrize(("score", "winner"), [(1.0, "fp32 (compiled)"), (0.5, "int8 (compiled)")])
+def test_a_float_form_that_answers_something_else_is_scored(
+    monkeypatch: pytest.MonkeyPatch, score: float, winner: str
+) -> None:
+    made = contest(monkeypatch, study(lambda model: score if model.seconds == 0.004 else 1.0), off=0.01)
+    result = tuned(monkeypatch, made)
+    assert result.best.title == winner
+    assert result.trials[-1].score is not None
+    assert result.trials[-1].score.value == score
+
+
+def test_int8_that_is_faster_than_float_wins_and_says_by_how_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = contest(monkeypatch, study(), int8=0.007, fp32=0.009)
+    result = tuned(monkeypatch, made)
+    assert result.best.title == "int8 (compiled)"
+    assert result.over_float == pytest.approx(9 / 7)
+    assert [trial.dtype for trial in result.trials] == ["int8", "int8"]
+    assert "the fastest that was timed is fp32 (compiled), 1.33x as fast as fp32; int8 is 1.29x" in str(
+        result
+    )
+
+
+def test_where_no_int8_plan_passes_the_fastest_float_form_is_handed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = contest(monkeypatch, study(lambda model: 0.5 if model.plan.names("int8") else 1.0))
+    result = tuned(monkeypatch, made)
+    assert result.met
+    assert result.best.title == "fp32 (compiled)"
+    assert result.stopped_because.endswith(
+        "no int8 plan met the criterion; the fastest model that passes is fp32 (compiled)"
+    )
+
+
+def test_a_resumed_run_knows_how_fast_float_forms_were(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    results = []
+    for _ in range(2):
+        with Journal.open(tmp_path, {}, resume=True) as journal:
+            made = contest(monkeypatch, study(journal=journal))
+            results.append(tuned(monkeypatch, made))
+            monkeypatch.undo()
+    assert [result.best.title for result in results] == ["fp32 (compiled)"] * 2
+    assert results[0].floats == results[1].floats
+    assert results[1].model.seconds == 0.004
+
+
+def test_where_size_counts_float_does_not_compete(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = contest(monkeypatch, study())
+    result = tuned(monkeypatch, made, parse_config({"tuning": {"objective": "modelsize"}}))
+    assert result.best.dtype == "int8"
+
+
+def test_bf16_is_tried_where_int8_is_not_far_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    bf16 = Scheme.bf16()
+    made = contest(monkeypatch, study(), fp32=0.011)
+    backend = fake(made)
+    ops = tuple(replace(op, schemes=(INT8, bf16, FP32)) for op in OPS)
+    monkeypatch.setattr(backend, "ops", lambda: ops)
+
+    def apply(plan: Plan, ranges: Ranges) -> Model:
+        return Model(plan, 0.005 if plan.names("bf16") else 0.010)
+
+    monkeypatch.setattr(backend, "apply", apply)
+    result = tuned(monkeypatch, made)
+    assert result.best.title == "bf16 (eager)"
+    assert set(result.floats) == {"fp32 (compiled)", "bf16 (eager)", "bf16 (compiled)"}
+    assert result.model.plan.names("bf16") == ["a", "b"]

@@ -167,8 +167,9 @@ class Performance(Section):
     compare_fp32: Annotated[Literal["auto", "always", "never"], *word("auto", "always", "never")] = Field(
         "auto",
         description=(
-            "Whether fp32 is timed in the winner's form as well (compiled, OpenVINO), to show what int8 "
-            "itself gains: auto where making that form took less time than the rest of the run."
+            "Whether float models compete, fp32 in other forms (compiled, OpenVINO) and bf16: auto where "
+            "int8 is not at least twice as fast as fp32, or where making them takes less time than the rest "
+            "of the run."
         ),
     )
     cores_per_instance: Positive | None = Field(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from octune.calibration import Ranges
+from octune.cost.latency import Speedup
 from octune.engine.isolation import Gone, Isolation, Limits
 from octune.errors import ConfigError, OctuneError, plural
 from octune.harm import WORST
@@ -28,8 +29,7 @@ __all__ = ["Apart"]
 MOST = 24  # processes that may end while ops are probed; what is left then stays in float
 SAID = {
     "trial": "this trial",
-    "forms": "the forms of the winner",
-    "fp32 form": "fp32 in the form of the winner",
+    "forms": "other forms of a plan",
     "plan harm": "the look at this plan",
     "harm": "the harm of ops",
     "cost": "the cost of ops",
@@ -92,15 +92,11 @@ class Apart:
         except OctuneError as gone:
             return replace(trial, error=str(gone), seconds=time.perf_counter() - begun).to_json()
 
-    def forms(self, winner: Trial, ranges: Ranges) -> None:
-        """Have the forms of the winner made, timed and scored; the journal then knows what came of it."""
+    def forms(self, winner: Trial, ranges: Ranges, rival: Speedup) -> None:
+        """Have the forms of a plan made, timed and scored; the journal then knows what came of it."""
         journal = self.study.journal
         known = journal.sequence("trial", "speed")  # what was finished is not done again there
-        self._ask("forms", learned=journal.append, winner=winner, ranges=ranges, known=known)
-
-    def fp32_in_form(self, form: str, ranges: Ranges) -> Any:
-        """How fast fp32 is in a form, as plain data; None where that cannot be timed."""
-        return self._ask("fp32 form", form=form, ranges=ranges)
+        self._ask("forms", learned=journal.append, winner=winner, ranges=ranges, rival=rival, known=known)
 
     def plan_harm(self, plan: Plan, ranges: Ranges, here: Callable[[], float]) -> float:
         """The harm of a plan; ``here`` measures it in this process."""

@@ -1,7 +1,8 @@
-"""The forms of a winning plan that take longer to make than the eager one: compiled, on another runtime.
+"""Forms of a plan that take longer to make than the eager one: compiled, on another runtime; of the winner,
+and of float models that may be faster.
 
-study.forms.make(winner, ranges)                # those that are clearly faster become trials
-study.forms.fp32("compiled", ranges, always=False)      # what of the gain is not int8's
+    study.forms.make(winner, ranges)        # those that are clearly faster become trials
+    study.forms.floats                      # how fast float models are, as far as they were timed
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from octune.calibration import Ranges
-from octune.cost.latency import FP32, Timed
+from octune.cost.latency import FP32, Speedup, Timed
 from octune.engine.isolation import Gone
 from octune.errors import ClusterError, summary
-from octune.plan import Plan, Scheme
+from octune.harm.probe import largest_change
+from octune.plan import Plan
 from octune.result import Trial
 
 if TYPE_CHECKING:
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["Forms", "trial_key"]
 
 log = logging.getLogger("octune")
+# How far an output may be from fp32's, over the spread of that output, to count as the same: other kernels
+# that add in another order come to a hundredth of it.
+FLOAT_PRECISION = 1e-4
 
 
 class Forms:
@@ -31,26 +37,29 @@ class Forms:
 
     def __init__(self, study: Study) -> None:
         self._study = study
-        self.making: dict[str, float] = {}  # seconds that each took to make
+        self.making: dict[str, float] = {}  # seconds that each took to make, when it was made first
+        self.floats: dict[str, Timed] = {}  # how fast float models are, by title
 
-    def make(self, winner: Trial, ranges: Ranges) -> None:
-        """Make the forms of a winning plan that take longer to make; one that is clearly faster is scored
-        before it may win.
+    def make(self, winner: Trial, ranges: Ranges, rival: Speedup | None = None) -> bool:
+        """Make the forms of a plan that take longer to make; one that is clearly faster than its ``rival``
+        (the plan as it was tried) is scored before it may win. Returns whether they could be made.
         """
         study = self._study
         if study.stopwatch.example is None:
-            return
-        study.clock.enter("finalists", "compiling the winner")
+            return True
+        what = "fp32" if winner.dtype == "fp32" else "the winner"
+        study.clock.enter("finalists", f"making other forms of {what}")
         key = {"digest": winner.plan.digest, "samples": ranges.samples}
+        rival = rival or winner.speed or FP32
         try:
             if study.journal.known("forms", key) is None:
                 apart = study.apart.wanted("forms", key)
                 study.journal.begin("forms", key)
                 if apart:
-                    study.apart.forms(winner, ranges)
+                    study.apart.forms(winner, ranges, rival)
             forms = []
             for form, model in self._forms(winner, ranges, study.journal.known("forms", key)):
-                self._finalist(form, model, winner, ranges)
+                self.candidate(form, model, winner.plan, ranges, rival, f"{what}, {form}")
                 forms.append(form)
             if not study.stop.interrupted:
                 study.journal.once("forms", key, lambda: forms)
@@ -64,7 +73,15 @@ class Forms:
             # making them here may end the process once more
             ended = "forms" if isinstance(error, Gone) else "interrupted"
             study.journal.append(ended, {"of": "forms", **key, "answer": []})
-            study.note(f"the winner stays eager int8: {type(error).__name__}: {summary(error)}")
+            stays = "fp32 has no other form" if what == "fp32" else f"the winner stays eager {winner.dtype}"
+            study.note(f"{stays}: {type(error).__name__}: {summary(error)}")
+            return False
+        return True
+
+    def known(self, plan: Plan, ranges: Ranges) -> bool:
+        """Whether the journal says which forms of a plan there are."""
+        key = {"digest": plan.digest, "samples": ranges.samples}
+        return self._study.journal.known("forms", key) is not None
 
     def _forms(self, winner: Trial, ranges: Ranges, tried: list[str] | None) -> Iterator[tuple[str, Any]]:
         """The forms by name, made one by one. Of those that an earlier process has tried, only what passed
@@ -88,57 +105,14 @@ class Forms:
         answer = study.journal.known("trial", trial_key(form, plan, ranges))
         return answer is not None and study.judged(answer).passed
 
-    def fp32(self, form: str, ranges: Ranges, *, always: bool) -> Timed | None:
-        """How fast fp32 is in a form that int8 has won in: what is left is what int8 itself gains. None where
-        fp32 has no such form, or where it would take longer to make than all the rest of the run.
+    def candidate(
+        self, form: str, model: Any, plan: Plan, ranges: Ranges, rival: Speedup, reason: str
+    ) -> Trial | None:
+        """Time a form of a plan, and score it if it is clearly faster than its rival. fp32 in a form whose
+        outputs are fp32's own to float precision has fp32's score.
         """
-        study = self._study
-        known = any(record["form"] == form for record in study.journal.records("fp32 form"))
-        seconds, left = self.making.get(form, 0.0), study.stop.left
-        cheap = 2 * seconds < study.stop.seconds and (left is None or seconds < left)
-        if form not in study.backend.fp32_forms:
-            return None
-        if not (always or known or cheap):
-            study.note(
-                f"what int8 itself gains was not measured, because making fp32 {form} as well would take as "
-                "long as all the rest; performance.compare_fp32: always measures it"
-            )
-            return None
-
-        def timed() -> dict[str, Any] | None:
-            study.clock.enter("comparison", f"fp32 in the winner's form ({form})")
-            with study.apart.looking("fp32 form", {"form": form}) as apart:
-                answer: dict[str, Any] | None = (
-                    study.apart.fp32_in_form(form, ranges) if apart else self.fp32_speed(form, ranges)
-                )
-                return answer
-
-        try:
-            answer = study.journal.once("fp32 form", {"form": form}, timed)
-        except KeyboardInterrupt:
-            study.stop.interrupted = True
-            return None
-        except Exception as error:
-            log.debug("fp32 form", exc_info=True)
-            study.note(f"fp32 could not be timed as {form}: {type(error).__name__}: {summary(error)}")
-            return None
-        return None if answer is None else Timed.from_json(answer)
-
-    def fp32_speed(self, form: str, ranges: Ranges) -> dict[str, Any] | None:
-        """Make fp32 in a form and time it: plain data, None where it has no such form."""
-        study = self._study
-        plan = Plan({op.name: Scheme.fp32() for op in study.backend.ops()})
-        for finalist in study.backend.finalists(plan, ranges, study.stopwatch.example):
-            model = study.placed(finalist.model, Trial(plan, form=finalist.form, samples=ranges.samples))
-            found = study.speed(model) if finalist.form == form else None
-            if found is not None:
-                return found.to_json()
-        return None
-
-    def _finalist(self, form: str, model: Any, winner: Trial, ranges: Ranges) -> None:
-        study = self._study
-        key, rival = trial_key(form, winner.plan, ranges), winner.speed or FP32
-        trial = Trial(winner.plan, form=form, reason=f"the winner, {form}", samples=ranges.samples)
+        study, key = self._study, trial_key(form, plan, ranges)
+        trial = Trial(plan, form=form, reason=reason, samples=ranges.samples)
 
         def timed() -> dict[str, Any]:
             found = study.speed(study.placed(model, trial), rival)
@@ -146,23 +120,48 @@ class Forms:
 
         answer = study.journal.once("speed", key, timed)
         if answer["speed"] is None:
-            return
+            return None
         measured = Timed.from_json(answer)
+        if trial.dtype != "int8":
+            self.floats[trial.title] = measured
         if not measured.speed.beats(rival):
-            study.note(
-                f"the {form} form is not clearly faster than eager int8 ({measured.speed}, eager {rival}), "
-                "so it is not used"
-            )
-            return
+            if trial.dtype == "int8":
+                study.note(
+                    f"the {form} form is not clearly faster than eager int8 ({measured.speed}, eager "
+                    f"{rival}), so it is not used"
+                )
+            return None
 
         def tried() -> dict[str, Any] | None:
-            study.clock.enter("trial", f"scoring the {form} form of the winner")
-            return study.attempt(trial, lambda: model, lambda _: measured)
+            study.clock.enter("trial", f"scoring {trial.title}")
+            same = self._as_fp32(trial.timed(measured), model) if trial.dtype == "fp32" else None
+            return same or study.attempt(trial, lambda: model, lambda _: measured)
 
         scored = study.add(study.journal.once("trial", key, tried))
         # slow to make, so it is kept
-        if model is not None and scored is not None and scored.score is not None:
+        if form != "eager" and model is not None and scored is not None and scored.score is not None:
             study.models[scored.key] = study.backend.undo_user_changes(model)
+        return scored
+
+    def _as_fp32(self, trial: Trial, model: Any) -> dict[str, Any] | None:
+        """A trial of fp32 in another form, as plain data, where its outputs are fp32's own to float
+        precision; None where it has to be scored.
+        """
+        study, begun = self._study, time.perf_counter()
+        fp32, inputs = study.baseline_trial, study.survey.some()
+        if fp32 is None or fp32.score is None or not inputs:
+            return None
+        try:
+            wanted = [study.backend.run(study.stopwatch.fp32_model, one) for one in inputs]
+            change = largest_change(wanted, [study.backend.run(model, one) for one in inputs])
+        except Exception:  # scoring will say what is wrong
+            log.debug("outputs of %s", trial.title, exc_info=True)
+            return None
+        if not change <= FLOAT_PRECISION:
+            return None
+        reason = f"{trial.reason}: same outputs (within {change:.0e} of their spread), so not scored"
+        size, seconds = study.backend.size(model), time.perf_counter() - begun
+        return replace(trial, reason=reason, score=fp32.score, size=size, seconds=seconds).to_json()
 
 
 def trial_key(form: str, plan: Plan, ranges: Ranges) -> dict[str, Any]:

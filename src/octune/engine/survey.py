@@ -55,9 +55,11 @@ class Survey:
     # what times ops; and the batch that the backend was prepared with, if there was one
     time_ops: Callable[[Backend, Sequence[Op], Ranges], dict[tuple[str, Scheme], float]] = measure_ops
     prepared: Any = None
+    batches: Batches | None = None  # those of calibration
 
     def prepare(self, batches: Batches | None) -> None:
         """Let the backend get ready for plans on a first batch, if there is one."""
+        self.batches = batches
         inputs = self.stopwatch.example if batches is None else next(self._samples(batches, 1), None)
         if inputs is not None:
             self.clock.enter("prepare", "getting the model ready on a first batch")
@@ -118,6 +120,11 @@ class Survey:
         if batches is not None:
             return list(islice(self._samples(batches, samples), samples))
         return [] if self.stopwatch.example is None else [self.stopwatch.example]
+
+    def some(self) -> list[Any]:
+        """Inputs to see with whether two models answer the same: what is timed, and a few of calibration."""
+        example = [] if self.stopwatch.example is None else [self.stopwatch.example]
+        return example + ([] if self.batches is None else self._few(self.batches, LOOK_SAMPLES))
 
     def ops(self, ops: Sequence[Op], ranges: Ranges) -> None:
         """Note which ops there are to choose schemes for."""

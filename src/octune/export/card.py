@@ -18,8 +18,9 @@ def model_card(saved: Saved) -> str:
     fp32, int8 = data["baseline"], data["best"]
     machine = data["environment"]["machine"]
     counts = Counter(scheme["dtype"] for scheme in data["plan"].values())
+    dtype = next((name for name in ("int8", "bf16") if counts[name]), "fp32")
     rows = [
-        ("", "fp32", f"int8 ({next(iter(saved.servable.formats))})"),
+        ("", "fp32", f"{dtype} ({next(iter(saved.servable.formats))})"),
         ("score", _score(fp32), _score(int8)),
         (f"latency, median{_batch(data)}", _milliseconds(fp32), _milliseconds(int8)),
         ("weights", megabytes(fp32["size"]), megabytes(int8["size"])),
@@ -28,13 +29,13 @@ def model_card(saved: Saved) -> str:
     lines = [
         "---",
         "tags:",
-        "- int8",
+        *(["- int8"] if dtype == "int8" else []),
         "- octune",
         "---",
         "",
         f"# {saved.name}",
         "",
-        f"An int8 model for CPUs, made by Octune {data['octune']} from a trained fp32 model.",
+        f"A model in {dtype} for CPUs, made by Octune {data['octune']} from a trained fp32 model.",
         "",
         *(f"| {' | '.join(row)} |" for row in (rows[0], ("---",) * 3, *rows[1:])),
         "",

@@ -56,8 +56,8 @@ def _settings(saved: Saved) -> dict[str, Any]:
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": "1",
             "INFERENCE_NUM_THREADS": str(saved.threads),
-            # what stays float was scored in fp32; on CPUs with AMX the default would be bf16
-            "INFERENCE_PRECISION_HINT": "f32",
+            # as it was scored; on CPUs with AMX the default would be bf16
+            "INFERENCE_PRECISION_HINT": "bf16" if saved.manifest["best"]["form"].endswith("-bf16") else "f32",
         },
     }
 

@@ -40,6 +40,11 @@ def _tried(manifest: Mapping[str, Any], request: Request) -> Result:
     misses the criterion.
     """
     plan = Plan.from_json(manifest["plan"])
+    if not plan.names("int8"):
+        raise UnsupportedError(
+            "The saved model is float: it has no int8 plan that a model in ONNX could follow. Export the "
+            "fp32 model with the tools of its framework."
+        )
     job = Job.of(_asked(request, Criterion.from_json(manifest["criterion"])))
     with job, job.study.stop.remembering_interrupts():
         study = job.study

@@ -20,7 +20,7 @@ from octune.plan import Plan, Scheme
 if TYPE_CHECKING:
     from octune.backends.base import Backend, Outputs
 
-__all__ = ["output_change", "output_spread", "probe"]
+__all__ = ["largest_change", "output_change", "output_spread", "probe"]
 
 
 def probe(
@@ -45,6 +45,30 @@ def output_change(wanted: Sequence[Outputs], got: Sequence[Outputs]) -> float:
             change += float(np.square(after[name] - array).sum())
             spread += output_spread(array)
     return change / spread if spread > 0 else 0.0
+
+
+def largest_change(wanted: Sequence[Outputs], got: Sequence[Outputs]) -> float:
+    """The largest difference of any number of two sets of outputs, over the standard deviation of that
+    output; infinite where whole numbers differ, or shapes.
+    """
+    worst = 0.0
+    for before, after in zip(wanted, got, strict=True):
+        if before.keys() != after.keys():
+            return np.inf
+        for name, array in before.items():
+            other = np.asarray(after[name])
+            if array.shape != other.shape:
+                return np.inf
+            if not np.issubdtype(array.dtype, np.floating):
+                if not np.array_equal(array, other):
+                    return np.inf
+            elif array.size:
+                spread = np.sqrt(
+                    output_spread(array.reshape(len(array) if array.ndim else 1, -1)) / array.size
+                )
+                change = float(np.abs(other - array).max())
+                worst = max(worst, change / spread if spread > 0 else (np.inf if change else 0.0))
+    return worst if np.isfinite(worst) else np.inf
 
 
 def output_spread(array: npt.NDArray[Any]) -> float:

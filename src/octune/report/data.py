@@ -35,6 +35,8 @@ def as_data(result: Result, saved_to: str | Path | None = None) -> dict[str, Any
         "threads": result.threads,
         "fp32_in_form": None if result.fp32_in_form is None else result.fp32_in_form.to_json(),
         "int8_gain": result.int8_gain,
+        "floats": {name: timed.to_json() for name, timed in result.floats.items()},
+        "over_float": result.over_float,
         "coverage": None if result.coverage is None else result.coverage.to_json(),
         "plan": result.plan.to_json(),
         "kept": dict(result.kept),

@@ -27,7 +27,7 @@ def result_table(result: Result, saved_to: str | None = None) -> RenderableType:
     table = Table(title=title, title_justify="left", header_style="bold")
     table.add_column("")
     table.add_column("fp32", justify="right")
-    table.add_column(f"int8 ({best.form})" if quantized else "handed back: fp32", justify="right")
+    table.add_column(best.title if quantized else "handed back: fp32", justify="right")
     table.add_row("score", str(baseline.score), str(best.score))
     verdict = best.verdict
     if quantized and verdict is not None:
@@ -45,6 +45,10 @@ def result_table(result: Result, saved_to: str | None = None) -> RenderableType:
         table.add_row(
             f"  fp32 in the same form ({best.form})", same, f"{result.int8_gain:.2f}x by int8 itself"
         )
+    if result.fastest_float is not None and quantized:
+        name, speed = result.fastest_float
+        told = "" if best.dtype != "int8" else f"{result.over_float:.2f}x of that"
+        table.add_row(f"  fastest float form: {name}", f"{speed.ratio:.2f}x", told)
     table.add_row("weights", megabytes(baseline.size), megabytes(best.size))
     counts = ", ".join(
         f"{count} {dtype}" for dtype, count in sorted(result.plan.counts().items(), reverse=True)

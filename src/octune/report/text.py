@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "conditions",
+    "float_gain",
     "headline",
     "in_evaluations",
     "megabytes",
@@ -92,12 +93,21 @@ def own_gain(result: Result) -> str:
     )
 
 
+def float_gain(result: Result) -> str:
+    """What the fastest float model does, and what int8 gains over that."""
+    if result.fastest_float is None:
+        return ""
+    name, speed = result.fastest_float
+    said = f"the fastest that was timed is {name}" + ("" if name == "fp32" else f", {speed} as fast as fp32")
+    return said + (f"; int8 is {result.over_float:.2f}x as fast" if result.best.dtype == "int8" else "")
+
+
 def headline(result: Result) -> str:
     """What came of it, in one line."""
     best, score = result.best, result.baseline.score
     said = [
         "criterion met" if result.met else "criterion NOT met",
-        "fp32" if best.form == "fp32" else f"int8 ({best.form})",
+        best.title,
         f"score {score.value:.4f} -> {best.score.value:.4f}" if score and best.score else "",
         f"{best.speed}" if best.speed is not None and best.form != "fp32" else "",
         f"{plural(len(result.trials), 'trial')} in {result.seconds:.1f} s",
@@ -109,7 +119,9 @@ def story(result: Result) -> str:
     """What was done, what came of it, how sure that is."""
     best, baseline = result.best, result.baseline
     head = "criterion met" if result.met else "criterion NOT met"
-    if best.form == "fp32":
+    if best.dtype == "fp32" and best.form != "fp32":
+        head += f", by {best.title}"
+    elif best.form == "fp32":
         head += ", by the fp32 model itself" if result.met else ", the fp32 model is handed back"
     lines = [f"{head} ({result.criterion})"]
     if baseline.score is not None and best.score is not None and best.form != "fp32":
@@ -122,9 +134,11 @@ def story(result: Result) -> str:
             lines.append(f"  caution   {selection_bias(result)}")
     if best.speed is not None and best.latency_ms is not None:
         where = f" at {conditions(result)}" if conditions(result) else ""
-        lines.append(f"  latency   {milliseconds(best)}{where}, {best.speed} as fast as fp32 ({best.form})")
+        lines.append(f"  latency   {milliseconds(best)}{where}, {best.speed} as fast as fp32 ({best.title})")
     if result.fp32_in_form is not None and result.int8_gain is not None:
         lines.append(f"  of which  {own_gain(result)}")
+    if result.fastest_float is not None and best.form != "fp32":
+        lines.append(f"  floats    {float_gain(result)}")
     lines.append(f"  size      {megabytes(baseline.size)} -> {megabytes(best.size)}")
     counts = ", ".join(
         f"{count} {dtype}" for dtype, count in sorted(result.plan.counts().items(), reverse=True)

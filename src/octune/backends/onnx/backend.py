@@ -36,7 +36,14 @@ from octune.backends.onnx.insert import quantized_graph
 from octune.backends.onnx.kinds import KINDS
 from octune.backends.onnx.observe import Observer
 from octune.backends.onnx.opened import opened
-from octune.backends.onnx.runtimes import ONNX_RUNTIME, RUNTIMES, OnnxModel, Runtime, outputs_by_name
+from octune.backends.onnx.runtimes import (
+    IN_BF16,
+    ONNX_RUNTIME,
+    RUNTIMES,
+    OnnxModel,
+    Runtime,
+    outputs_by_name,
+)
 from octune.backends.onnx.smoothing import SmoothingGroups
 from octune.backends.onnx.source import batch_is_free, inferred, input_slots, normalised, open_model
 from octune.backends.onnx.weights import Int8Weights
@@ -183,7 +190,8 @@ class OnnxBackend(Backend):
         return outputs_by_name((port.name for port in model.get_outputs()), values)
 
     def finalists(self, plan: Plan, ranges: Ranges, inputs: Inputs) -> Iterator[Finalist]:
-        for runtime in RUNTIMES[1:]:
+        bf16 = IN_BF16 if probe_machine().bf16 and not plan.names("int8") else ()
+        for runtime in (*RUNTIMES[1:], *bf16):
             if not runtime.installed():
                 note = f"{runtime.title} is not installed, so it was not tried. pip install 'octune[onnx]'"
                 self._notes += [note] if note not in self._notes else []

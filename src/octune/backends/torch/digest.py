@@ -1,6 +1,6 @@
 """Which exported programs are compiled to the same native code: a digest of all that the compiler sees.
 
-    digest_of_program(program, options)         # equal digests: equal code, weights included
+digest_of_program(program, options)         # equal digests: equal code, weights included
 """
 
 from __future__ import annotations

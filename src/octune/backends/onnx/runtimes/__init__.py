@@ -12,12 +12,23 @@ from octune.backends.onnx.runtimes.base import OnnxModel, Runtime, outputs_by_na
 from octune.backends.onnx.runtimes.onnx_runtime import OnnxRuntime, session
 from octune.backends.onnx.runtimes.openvino import OpenVino
 
-__all__ = ["ONNX_RUNTIME", "OnnxModel", "RUNTIMES", "Runtime", "named", "outputs_by_name", "session"]
+__all__ = [
+    "IN_BF16",
+    "ONNX_RUNTIME",
+    "OnnxModel",
+    "RUNTIMES",
+    "Runtime",
+    "named",
+    "outputs_by_name",
+    "session",
+]
 
 ONNX_RUNTIME = OnnxRuntime()
 RUNTIMES: tuple[Runtime, ...] = (ONNX_RUNTIME, OpenVino())
+# Offered models without int8, on CPUs that have the instructions.
+IN_BF16: tuple[Runtime, ...] = (OpenVino(bf16=True),)
 
 
 def named(name: str) -> Runtime | None:
     """The runtime of that name, if this version of Octune has it."""
-    return next((runtime for runtime in RUNTIMES if runtime.name == name), None)
+    return next((runtime for runtime in (*RUNTIMES, *IN_BF16) if runtime.name == name), None)

@@ -20,18 +20,24 @@ IR = "openvino.xml"
 
 
 class OpenVino(Runtime):
-    """Offered the plan that won. It has no int8 attention with a zero point, hence signed activations."""
+    """Offered the plan that won. It has no int8 attention with a zero point, hence signed activations. With
+    ``bf16`` it computes in that what a graph has in fp32.
+    """
 
-    name = package = "openvino"
+    package = "openvino"
     title = "OpenVINO"
     form = "openvino"
     signed_activations = fuses_activations = True
+
+    def __init__(self, *, bf16: bool = False) -> None:
+        self.name = "openvino-bf16" if bf16 else "openvino"
+        self._bf16 = bf16
 
     def build(self, graph: Model, threads: int | None) -> OnnxModel:
         with scratch() as folder:
             path = folder / GRAPH
             write_graph(graph, path)
-            return _compiled(graph, path, threads)
+            return self._compiled(graph, path, threads)
 
     def write(self, model: OnnxModel, folder: Path) -> None:
         import openvino
@@ -44,18 +50,31 @@ class OpenVino(Runtime):
 
     def read(self, file: Path, threads: int | None) -> OnnxModel:
         declared = Model(onnx.load(str(file), load_external_data=False))
-        model = _compiled(declared, file.with_name(IR), threads)
+        model = self._compiled(declared, file.with_name(IR), threads)
         model.graph = None
         return model
 
+    def _compiled(self, graph: Model, file: Path, threads: int | None) -> OnnxModel:
+        """The model in ``file``, an ONNX file or an IR, with the inputs and outputs that ``graph``
+        declares.
+        """
+        source = core().read_model(str(file))
+        compiled = core().compile_model(source, "CPU", settings(threads, bf16=self._bf16))
+        proto = graph.proto.graph
+        return _OpenVinoModel(self.name, graph, compiled, (_ports(proto.input), _ports(proto.output)), source)
+
 
 class _OpenVinoModel(OnnxModel):
-    runtime = OpenVino.name
-
     def __init__(
-        self, graph: Model | None, compiled: Any, ports: tuple[Sequence[Port], Sequence[Port]], source: Any
+        self,
+        runtime: str,
+        graph: Model | None,
+        compiled: Any,
+        ports: tuple[Sequence[Port], Sequence[Port]],
+        source: Any,
     ) -> None:
         super().__init__(graph, *ports)
+        self.runtime = runtime
         self._compiled, self.source = compiled, source
         self._request = compiled.create_infer_request()
         self._names = {name for port in compiled.inputs for name in port.names}
@@ -73,15 +92,8 @@ class _OpenVinoModel(OnnxModel):
         return [self._request.get_tensor(name).data.copy() for name in outputs]
 
     def fresh(self) -> OnnxModel:
-        return _OpenVinoModel(self.graph, self._compiled, (self._inputs, self._outputs), self.source)
-
-
-def _compiled(graph: Model, file: Path, threads: int | None) -> _OpenVinoModel:
-    """The model in ``file``, an ONNX file or an IR, with the inputs and outputs that ``graph`` declares."""
-    source = core().read_model(str(file))
-    compiled = core().compile_model(source, "CPU", settings(threads))
-    proto = graph.proto.graph
-    return _OpenVinoModel(graph, compiled, (_ports(proto.input), _ports(proto.output)), source)
+        ports = self._inputs, self._outputs
+        return _OpenVinoModel(self.runtime, self.graph, self._compiled, ports, self.source)
 
 
 @cache
@@ -95,12 +107,12 @@ def core() -> Any:
     return openvino.Core()
 
 
-def settings(threads: int | None) -> dict[str, Any]:
-    """How a model is compiled: for latency, and in fp32 what is not int8."""
+def settings(threads: int | None, *, bf16: bool = False) -> dict[str, Any]:
+    """How a model is compiled: for latency, and in fp32, or bf16, what is not int8."""
     chosen = {
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": 1,
-        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_PRECISION_HINT": "bf16" if bf16 else "f32",
         "ENABLE_CPU_PINNING": False,
     }
     return chosen | ({"INFERENCE_NUM_THREADS": threads} if threads else {})

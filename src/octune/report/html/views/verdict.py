@@ -8,7 +8,7 @@ from octune.criterion import DEFAULT_LEVEL, Verdict
 from octune.evaluation.agreement import Agreement
 from octune.report.html import formats
 from octune.report.html.facts import Facts
-from octune.report.text import megabytes, selection_bias
+from octune.report.text import float_gain, megabytes, selection_bias
 from octune.result import Result
 
 __all__ = ["Tile", "VerdictView", "verdict_view"]
@@ -61,12 +61,13 @@ def _headline(facts: Facts) -> str:
     assert result is not None  # a run that has ended has one
     if result.best.form == "fp32":
         return f"The fp32 model is handed back: {result.stopped_because}."
+    name = "int8 model" if result.best.dtype == "int8" else f"{result.best.dtype} model ({result.best.form})"
     if not result.met:
         return f"The closest int8 model is handed over: {result.stopped_because}."
     verdict, speed = result.best.verdict, result.best.speed
     unsure = verdict is not None and verdict.undecidable
     kept = "keeps to the answers of fp32" if facts.metric == Agreement.name else "keeps its score"
-    words = [f"The int8 model {'meets the criterion' if unsure else kept}"]
+    words = [f"The {name} {'meets the criterion' if unsure else kept}"]
     if speed is not None and not speed.disturbed:
         words.append(f" {'and' if speed.ratio >= 1 else 'but'} runs {formats.times(speed.ratio)} as fast")
     if verdict is not None and unsure:
@@ -112,6 +113,9 @@ def _sentences(facts: Facts, result: Result) -> list[str]:
     said += certainty(verdict)
     if result.best.form == "fp32" and trial.speed is not None:
         said.append(f"It runs {trial.speed} as fast as fp32.")
+    if result.fastest_float is not None and result.best.form != "fp32":
+        told = float_gain(result)
+        said.append(f"Of float models {told}.")
     if facts.coverage is not None:
         said.append(f"Of the multiply-adds: {facts.coverage}.")
     if result.certified is not None:
