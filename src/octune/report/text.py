@@ -134,7 +134,8 @@ def story(result: Result) -> str:
             lines.append(f"  caution   {selection_bias(result)}")
     if best.speed is not None and best.latency_ms is not None:
         where = f" at {conditions(result)}" if conditions(result) else ""
-        lines.append(f"  latency   {milliseconds(best)}{where}, {best.speed} as fast as fp32 ({best.title})")
+        form = best.form if best.dtype == "int8" else best.title
+        lines.append(f"  latency   {milliseconds(best)}{where}, {best.speed} as fast as fp32 ({form})")
     if result.fp32_in_form is not None and result.int8_gain is not None:
         lines.append(f"  of which  {own_gain(result)}")
     if result.fastest_float is not None and best.form != "fp32":
