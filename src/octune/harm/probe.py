@@ -67,8 +67,10 @@ def largest_change(wanted: Sequence[Outputs], got: Sequence[Outputs]) -> float:
                     output_spread(array.reshape(len(array) if array.ndim else 1, -1)) / array.size
                 )
                 change = float(np.abs(other - array).max())
-                worst = max(worst, change / spread if spread > 0 else (np.inf if change else 0.0))
-    return worst if np.isfinite(worst) else np.inf
+                if not np.isfinite(change) or (change and not spread):
+                    return np.inf
+                worst = max(worst, change / spread if change else 0.0)
+    return worst
 
 
 def output_spread(array: npt.NDArray[Any]) -> float:

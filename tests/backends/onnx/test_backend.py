@@ -280,7 +280,7 @@ def test_without_openvino_there_is_a_note(
     backend: OnnxBackend, ranges: Ranges, tokens: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RUNTIMES[1], "package", "not_installed_here")
-    assert list(backend.finalists(Plan(), ranges, backend.split(tokens[0])[0])) == []
+    assert list(backend.finalists(int8_plan(backend, ranges), ranges, backend.split(tokens[0])[0])) == []
     assert any("OpenVINO is not installed" in note for note in backend.notes)
 
 

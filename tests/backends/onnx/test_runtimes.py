@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,11 @@ from octune.backends.onnx.runtimes import RUNTIMES, OnnxModel, Runtime
 from octune.backends.onnx.runtimes.base import Port
 from octune.backends.onnx.source import open_model
 from octune.backends.opened import Source
+from octune.calibration import Ranges
+from octune.engine.forms import FLOAT_PRECISION
+from octune.harm.probe import largest_change
+from octune.machine import pretending, probe_machine
+from octune.plan import Plan
 from tests.backends.contract import calibrated, int8_plan
 from tests.backends.onnx.graphs import Chain, inputs
 from tests.backends.onnx.models import bert, cnn
@@ -101,6 +107,27 @@ def test_a_model_of_a_runtime_that_is_not_there_runs_on_onnx_runtime(
     loaded = backend.load(tmp_path, {**metadata, "runtime": "unheard of"})
     assert loaded.runtime == "onnxruntime"
     assert "tuned for unheard of, which is not installed: ONNX Runtime is used" in caplog.text
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_float_is_offered_in_fp32_and_in_bf16_where_the_cpu_has_it(tmp_path: Path, bf16: bool) -> None:
+    if bf16 and not probe_machine().bf16:
+        pytest.skip("this CPU only emulates bf16")
+    features = probe_machine().features if bf16 else ("avx2",)
+    backend = OnnxBackend(Chain(width=64).add("plain").add("gemm").model(), Settings())
+    feed = backend.split(inputs(width=64))[0]
+    with pretending(replace(probe_machine(), features=features)):
+        found = {form.form: form.model for form in backend.finalists(Plan(), Ranges(), feed)}
+    assert set(found) == {"openvino", "openvino-bf16"} if bf16 else {"openvino"}
+    assert set(found) <= backend.fp32_forms
+    wanted = [backend.run(backend.fp32_model(), feed)]
+    assert largest_change(wanted, [backend.run(found["openvino"], feed)]) < FLOAT_PRECISION
+    if bf16:
+        made = backend.run(found["openvino-bf16"], feed)
+        assert FLOAT_PRECISION < largest_change(wanted, [made]) < 0.1
+        loaded = backend.load(tmp_path, backend.writer()(found["openvino-bf16"], tmp_path))
+        for name, array in backend.run(loaded, feed).items():
+            np.testing.assert_array_equal(array, made[name])
 
 
 def test_harms_do_not_depend_on_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:

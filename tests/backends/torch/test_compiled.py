@@ -21,10 +21,14 @@ from octune.backends.torch.compiled import CompiledModel, Signature, compile_mod
 from octune.backends.torch.digest import digest_of_program
 from octune.backends.torch.kinds.conv import Int8Conv2d
 from octune.backends.torch.lowering import lower
+from octune.backends.torch.portable import ProgramModel
 from octune.calibration import Ranges
+from octune.engine.forms import FLOAT_PRECISION
 from octune.errors import UnsupportedError
+from octune.harm.probe import largest_change
 from octune.machine import pretending, probe_machine
 from octune.opening import open_model
+from octune.plan import Plan, Scheme
 from tests.backends.contract import calibrated, int8_plan
 from tests.backends.torch.models import image_batches, small_cnn, tiny_bert, token_batches
 
@@ -230,6 +234,23 @@ def test_the_same_program_is_compiled_once(tmp_path: Path, monkeypatch: pytest.M
         model[0].weight[0, 0] += 1.0
     with pytest.raises(AssertionError, match="compiled again"):
         compile_model(prepared(model, batches)[2], call)
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_fp32_compiled_answers_as_fp32_does_and_is_saved_as_what_it_is(tmp_path: Path) -> None:
+    backend = TorchBackend(small_cnn(), Settings())
+    call = backend.split(image_batches(1)[0])[0]
+    backend.prepare(call)
+    (form,) = backend.finalists(Plan({op.name: Scheme.fp32() for op in backend.ops()}), Ranges(), call)
+    wanted, got = backend.run(backend.fp32_model(), call), backend.run(form.model, call)
+    assert largest_change([wanted], [got]) < FLOAT_PRECISION
+    metadata = backend.writer()(form.model, tmp_path)
+    assert metadata["layers"] == {}
+    for trusted, kind in ((True, CompiledModel), (False, ProgramModel)):
+        loaded = backend.load(tmp_path, metadata, trusted=trusted)
+        assert isinstance(loaded, kind)
+        assert largest_change([wanted], [backend.run(loaded, call)]) < FLOAT_PRECISION
 
 
 def test_programs_are_told_apart_by_all_that_the_compiler_sees(monkeypatch: pytest.MonkeyPatch) -> None:

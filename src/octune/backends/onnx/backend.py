@@ -63,7 +63,7 @@ class OnnxBackend(Backend):
     """Works on an ``.onnx`` file or a ``ModelProto``; neither is changed."""
 
     name = "onnx"
-    fp32_forms = frozenset(runtime.name for runtime in RUNTIMES[1:])
+    fp32_forms = frozenset(runtime.name for runtime in (*RUNTIMES[1:], *IN_BF16))
     eager_title = f"model.onnx in plain {ONNX_RUNTIME.title}"
 
     @classmethod
