@@ -28,6 +28,7 @@ from octune.config import (
     Workspace,
 )
 from octune.config.limits import TensorOptions
+from octune.config.schema import InputSize
 
 PAGE = Path(__file__).with_name("configuration.md")
 BEGIN, END = "<!-- keys: begin (written by make_configuration.py) -->", "<!-- keys: end -->"
@@ -46,6 +47,7 @@ SECTIONS: list[tuple[str, type[BaseModel]]] = [
     ("criterion", CriterionSection),
     ("tuning", Tuning),
     ("performance", Performance),
+    ("performance.inputs", InputSize),
     ("workspace", Workspace),
     ("engine", Engine),
 ]

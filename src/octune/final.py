@@ -10,15 +10,18 @@ of the run.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from octune.calibration import Ranges
 from octune.choice import fastest_passing
-from octune.cost.latency import FP32, Speedup
+from octune.cost.latency import FP32, Speedup, Timed
 from octune.engine import Study
 from octune.engine.forms import trial_key
+from octune.errors import OctuneError
 from octune.job import Job
 from octune.plan import Op, Plan, Scheme
 from octune.result import Trial
+from octune.sizes import describe, other_size
 
 __all__ = ["REACH", "final_round"]
 
@@ -39,6 +42,45 @@ def final_round(job: Job, best: Trial | None, ops: Sequence[Op], ranges: Ranges)
     # what int8 ops could not be exported from cannot be exported at all
     if made and _float_competes(job, winner, ranges):
         _try_floats(job, ops, ranges)
+    if not study.stop.interrupted:
+        _look_at_another_size(job, ranges)
+
+
+def _look_at_another_size(job: Job, ranges: Ranges) -> None:
+    """Say so if the form that won is slower than the plain one for inputs of a size that it was not timed
+    with.
+    """
+    study, winner = job.study, fastest_passing(job.study, job)
+    model = None if winner is None else study.models.get(winner.key)
+    if winner is None or model is None or study.stopwatch.sizes:
+        return
+    found = other_size(study.backend, study.stopwatch.example)
+    if found is None:
+        return
+    label, inputs = found
+
+    def timed() -> dict[str, Any] | None:
+        study.clock.enter("finalists", f"timing the winner at {label}")
+        backend = study.backend
+        floats = winner.dtype == "fp32"
+        plain = backend.fp32_model() if floats else backend.apply(winner.plan, ranges)
+        try:
+            return study.stopwatch.between(plain, model, inputs).to_json()
+        except OctuneError:  # it takes one size only
+            return None
+
+    try:
+        answer = study.journal.once("other size", {"trial": winner.key, "size": label}, timed)
+    except KeyboardInterrupt:
+        study.stop.interrupted = True
+        return
+    if answer is not None and FP32.beats(speed := Timed.from_json(answer).speed):
+        plain = "fp32 as it came" if winner.dtype == "fp32" else f"eager {winner.dtype}"
+        study.note(
+            f"at {label} the {winner.form} form is slower than {plain} ({speed}); it was chosen at "
+            f"{describe(study.backend, study.stopwatch.example)}. performance.inputs names the sizes that "
+            "matter"
+        )
 
 
 def _say_eager(study: Study, winner: Trial) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from octune.config import Config
+from octune.config import Config, Performance
 from octune.criterion import Criterion
 from octune.data import Batches
 from octune.evaluation.evaluator import Evaluator
@@ -59,10 +59,16 @@ def identity(
             "threads": performance.threads or performance.cores_per_instance,
             "batch_size": performance.batch_size,
             **performance.extra,
+            **({"inputs": _sizes(performance)} if performance.inputs else {}),
         },
         "weights": backend.limit.value,
         **{role: "none" if batches is None else data_digest(batches) for role, batches in data.items()},
     }
+
+
+def _sizes(performance: Performance) -> list[Any]:
+    asked = performance.inputs or ()
+    return [performance.objective, *(size.model_dump(mode="json") for size in asked)]
 
 
 def data_digest(batches: Batches) -> str | None:

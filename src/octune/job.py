@@ -42,6 +42,7 @@ from octune.identity import identity
 from octune.machine import probe_machine
 from octune.scratch import sweep
 from octune.search import STRATEGIES, Space, Strategy
+from octune.sizes import sizes_of
 from octune.sources import Materials
 from octune.trust import digest_of_name, remember
 
@@ -173,6 +174,8 @@ class Job:
         example = calibrated if evaluated is None else evaluated  # what is timed
         if example is not None and config.performance.batch_size is not None:
             example = backend.resized(example, config.performance.batch_size)
+        sizes = sizes_of(backend, example, config.performance)
+        example = sizes[0].inputs if sizes else example
         folder = config.workspace.path if request.workspace else None
         data = {"calibration data": calibration_batches, "evaluation data": evaluation_batches}
         about = partial(identity, backend, evaluator, certify, criterion, config, data)
@@ -183,7 +186,11 @@ class Job:
         )
         stop = Stop(config.tuning.timeout, config.tuning.max_trials, spent=journal.spent)
         stopwatch = Stopwatch(
-            backend, Timing(config.performance.warmup, config.performance.iterations), stop, example
+            backend,
+            Timing(config.performance.warmup, config.performance.iterations),
+            stop,
+            example,
+            sizes=sizes,
         )
         listener = request.listener or Listener()
         parts = (backend, evaluator, criterion, journal, stop, listener, stopwatch, certifier)
@@ -323,6 +330,11 @@ def _refuse_foreign_settings(settings: Settings, backend: Backend) -> None:
 
 def _refuse_unimplemented(config: Config) -> None:
     """Keys that are legal in a configuration but have no implementation yet are refused, never ignored."""
+    if config.performance.inputs and config.engine.timing == "node":
+        raise UnsupportedError(
+            "performance.inputs and engine.timing: node cannot be combined: a node times one size. Leave "
+            "one of the two out."
+        )
     if config.tuning.performance_only:
         raise UnsupportedError(
             "tuning.performance_only skips scoring, which is what octune.quantize() is for. Call that, or "

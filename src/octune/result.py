@@ -51,6 +51,8 @@ class Trial:
     seconds: float = 0.0
     error: str | None = None
     samples: int = 0
+    # at each of several sizes of inputs: milliseconds of fp32 and of the model
+    sizes_ms: tuple[tuple[float, float], ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -105,6 +107,7 @@ class Trial:
             "seconds": round(self.seconds, 3),
             "error": self.error,
             "samples": self.samples,
+            "sizes_ms": [list(pair) for pair in self.sizes_ms],
         }
 
     def summary(self) -> dict[str, Any]:
@@ -133,6 +136,7 @@ class Trial:
         score = None if data["score"] is None else Score.from_json(data["score"])
         for name in ("spread_ms", "fp32_spread_ms"):
             rest[name] = Spread.read(data.get(name))
+        rest["sizes_ms"] = tuple((slow, fast) for slow, fast in data.get("sizes_ms", ()))
         return cls(**{**rest, "plan": Plan.from_json(data["plan"]), "score": score, "speed": speed})
 
     def timed(self, timed: Timed | None) -> Trial:
@@ -145,6 +149,7 @@ class Trial:
             latency_ms=timed.latency_ms,
             spread_ms=timed.spread,
             fp32_spread_ms=timed.fp32_spread,
+            sizes_ms=timed.sizes,
         )
 
     def judged_as_baseline(self, criterion: Criterion) -> Trial:
@@ -191,7 +196,8 @@ class Result:
     ``met`` says whether the model that is handed over meets the criterion. If nothing quantized did, or
     nothing was faster, ``best`` and ``model`` are the closest or the fp32 baseline, and ``stopped_because``
     says so. ``certified`` is the final word on ``best`` from data that was held out of the search, where that
-    was asked for. Latencies are those of a batch of ``batch`` samples on ``threads`` threads.
+    was asked for. Latencies are those of a batch of ``batch`` samples on ``threads`` threads; where
+    ``performance.inputs`` names several ``sizes``, they are weighted means, and ``Trial.sizes_ms`` has each.
     ``floats`` says how fast float models are (fp32 compiled or on OpenVINO, bf16), as far as they were timed,
     by what they are called. ``work`` is what one batch computes; ``coverage`` how much of it
     is int8.
@@ -214,6 +220,7 @@ class Result:
     workspace: Path | None = None
     certified: Verdict | None = None
     batch: int | None = None
+    sizes: tuple[str, ...] = ()
     floats: Mapping[str, Timed] = field(default_factory=dict)
     work: Work | None = None
     saving: Saving | None = field(default=None, repr=False, compare=False)

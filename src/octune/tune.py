@@ -221,6 +221,7 @@ def conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resul
         workspace=study.journal.folder,
         certified=certified,
         batch=study.stopwatch.batch,
+        sizes=tuple(size.label for size in study.stopwatch.sizes),
         work=study.survey.work,
         floats=dict(study.forms.floats),
         saving=Saving(

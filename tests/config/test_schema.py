@@ -52,6 +52,8 @@ DEFAULTS = {
     "performance.batch_size": None,
     "performance.compile": "auto",
     "performance.compare_fp32": "auto",
+    "performance.inputs": None,
+    "performance.objective": "latency",
     "performance.streams": 1,
     "performance.portable": True,
     "performance.cores_per_instance": None,

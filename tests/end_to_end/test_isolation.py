@@ -19,6 +19,8 @@ import octune
 from octune.engine import apart, isolation
 from octune.errors import ConfigError, UnsupportedError
 from octune.job import Job, Request
+from octune.plan import Plan, Scheme
+from octune.result import Trial
 from tests.scripts import load_script
 
 jobs = load_script("benchmarks/fault_jobs.py")

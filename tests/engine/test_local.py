@@ -19,6 +19,7 @@ import pytest
 
 from octune.artifact import manifest
 from octune.backends.base import Backend, Finalist, Settings, Visit, Writer
+from octune.backends.batches import Inputs
 from octune.calibration import Ranges
 from octune.choice import fastest_passing
 from octune.config import Config, parse_config
@@ -698,6 +699,28 @@ def test_float_does_not_compete_where_int8_is_ahead_and_making_it_takes_long(
     assert [plan.names("int8") for plan in tried] == [ALL_INT8.names("int8")]
     assert result.over_float is None
     assert "performance.compare_fp32: always" in made.notes[-1]
+
+
+def test_a_form_that_is_slower_at_another_size_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = study(example=Inputs((np.ones((8, 2)),)))
+    with_latencies(monkeypatch, made, fp32=0.012, eager=0.006, compiled=0.002)
+    backend = fake(made)
+    run = backend.run
+
+    def slow_alone(model: Model, inputs: Inputs) -> Any:
+        if getattr(inputs, "batch_size", 8) == 1 and model.seconds == 0.002:
+            run(model, inputs), run(model, inputs), run(model, inputs)
+        return run(model, inputs)
+
+    monkeypatch.setattr(backend, "run", slow_alone)
+    monkeypatch.setattr(backend, "batch_size", lambda inputs: getattr(inputs, "batch_size", 4))
+    monkeypatch.setattr(backend, "resized", lambda inputs, samples: inputs.resized(samples))
+    result = tuned(monkeypatch, made)
+    assert result.best.form == "compiled"
+    assert result.notes[-1] == (
+        "at batch 1 the compiled form is slower than eager int8 (0.75x); it was chosen at batch 8. "
+        "performance.inputs names the sizes that matter"
+    )
 
 
 # -- float competes ------------------------------------------------------------------------------------------

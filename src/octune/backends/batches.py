@@ -82,6 +82,29 @@ class Inputs:
             return self
         return self.rows(np.arange(samples) % self.batch_size)
 
+    @property
+    def length(self) -> int | None:
+        """How long its sequences are, of tokens or else of vectors; None for what has none, as images."""
+        if self.mask is not None:
+            return int(self.mask.shape[1])
+        tokens = [array for array in self.arrays if array.ndim == 2 and "float" not in str(array.dtype)]
+        vectors = [array for array in self.arrays if array.ndim == 3]
+        return next((int(array.shape[1]) for array in tokens or vectors), None)
+
+    def lengthened(self, sequence: int) -> Inputs:
+        """The same call with sequences of that length: cut, or repeated from the start."""
+        length = self.length
+        if length is None or self.is_joined:
+            shapes = ", ".join(str(list(array.shape)) for array in self.arrays)
+            raise DataError(f"inputs of the shapes {shapes} have no sequences")
+        which = np.arange(sequence) % length
+
+        def cut(value: Any) -> Any:
+            return value[:, which] if getattr(value, "ndim", 0) > 1 and value.shape[1] == length else value
+
+        kwargs = {name: cut(value) for name, value in self.kwargs.items()}
+        return Inputs(tuple(map(cut, self.args)), kwargs, cut(self.mask))
+
     def parts(self, rows: int) -> list[Inputs]:
         """The same samples in several calls of at most that many."""
         size = self.batch_size

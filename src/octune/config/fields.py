@@ -56,6 +56,14 @@ def number(value: Any, *, low: float | None = None) -> float:
     return found
 
 
+def above_zero(value: Any) -> float:
+    """A finite number greater than 0."""
+    found = _number(value)
+    if found is None or found <= 0:
+        raise expected("a number > 0")
+    return found
+
+
 def whole(value: Any, *, low: int, high: int | None = None) -> int:
     """A whole number; 8.0 and "8" count as 8."""
     found = _whole(value)
@@ -319,6 +327,7 @@ Loss = Annotated[float, *_as(loss, {"anyOf": [{"type": "number", "exclusiveMaxim
 Confidence = Annotated[
     float, *_as(confidence, {"anyOf": [{"type": "number", "minimum": 0.5, "exclusiveMaximum": 1}, _PERCENT]})
 ]
+AboveZero = Annotated[float, *_as(above_zero, {"type": "number", "exclusiveMinimum": 0})]
 Positive = Annotated[int, *_as(whole, {"type": "integer", "minimum": 1}, low=1)]
 Natural = Annotated[int, *_as(whole, {"type": "integer", "minimum": 0}, low=0)]
 # NumPy's and scikit-learn's seeds end at 32 bits.

@@ -134,6 +134,27 @@ class Tuning(Section):
     )
 
 
+class InputSize(Section):
+    """A size of inputs that the model should be fast at. Samples of the data are cut, or repeated from the
+    start, to make it.
+    """
+
+    batch: Positive | None = Field(
+        None, description="Samples in a call; as many as the data's batches have if left out."
+    )
+    sequence: Positive | None = Field(
+        None, description="Tokens, or vectors, in each sequence; as many as the data has if left out."
+    )
+    weight: kinds.AboveZero = Field(1.0, description="How much its time counts, against the others.")
+
+    def __str__(self) -> str:
+        named = [
+            f"batch {self.batch}" if self.batch else "",
+            f"sequence {self.sequence}" if self.sequence else "",
+        ]
+        return ", ".join(filter(None, named)) or "as the data"
+
+
 class Performance(Section):
     """How latency is measured."""
 
@@ -161,6 +182,20 @@ class Performance(Section):
     batch_size: Positive | None = Field(
         None, description="Samples in a timed batch; as many as the data's own batches have if left out."
     )
+    inputs: tuple[InputSize, ...] | None = Field(
+        None,
+        description=(
+            "Sizes of inputs to be fast at: [{batch: 1, sequence: 128}, {batch: 8, weight: 0.5}]. The winner "
+            "has the best weighted time over them; the data's own first batch alone if left out."
+        ),
+    )
+    objective: Annotated[Literal["latency", "throughput"], *word("latency", "throughput")] = Field(
+        "latency",
+        description=(
+            "What counts where there are several inputs: latency, the time of a call, or throughput, the "
+            "time of a sample."
+        ),
+    )
     compile: Annotated[Literal["auto", "never"], *word("auto", "never")] = Field(
         "auto", description="Whether the final model may be compiled: auto where it is faster, or never."
     )
@@ -179,6 +214,12 @@ class Performance(Section):
     num_of_instance: Positive | None = Field(
         None, description="Instances that 'octune bench' runs at once. While tuning there is one."
     )
+
+    @model_validator(mode="after")
+    def _one_way_to_say_how_large(self) -> Self:
+        if self.inputs and self.batch_size is not None:
+            raise conflict("has both 'inputs' and 'batch_size'; say batch: in each of the inputs.")
+        return self
 
     @property
     def extra(self) -> dict[str, Any]:
@@ -308,5 +349,9 @@ def _written(section: BaseModel) -> dict[str, Any]:
         elif isinstance(value, Path):
             written[name] = str(value)
         else:
-            written[name] = list(value) if isinstance(value, tuple) else value
+            written[name] = [_plain(item) for item in value] if isinstance(value, tuple) else value
     return written
+
+
+def _plain(item: Any) -> Any:
+    return _written(item) if isinstance(item, BaseModel) else item

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain, pairwise
@@ -25,6 +25,7 @@ from octune.cost.load import BUSY, Load, Patience
 __all__ = [
     "FP32",
     "Latency",
+    "Mix",
     "Speedup",
     "Spread",
     "Timed",
@@ -152,12 +153,16 @@ FP32 = Speedup(1.0, 1.0, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """How a model ran in turns with fp32; journals of earlier versions have the median alone."""
+    """How a model ran in turns with fp32; journals of earlier versions have the median alone. Where it runs
+    on inputs of several sizes, times are their weighted sums, and ``sizes`` has the medians at each.
+    """
 
     speed: Speedup
     latency_ms: float
     spread: Spread | None = None
     fp32_spread: Spread | None = None
+    # where there are several: milliseconds of fp32 and of the model at each
+    sizes: tuple[tuple[float, float], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -165,13 +170,15 @@ class Timed:
             "ms": self.latency_ms,
             "spread": Spread.plain(self.spread),
             "fp32_spread": Spread.plain(self.fp32_spread),
+            "sizes": [list(pair) for pair in self.sizes],
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Timed:
         """The inverse of :meth:`to_json`."""
-        spreads = (Spread.read(data.get(name)) for name in ("spread", "fp32_spread"))
-        return cls(Speedup(**data["speed"]), data["ms"], *spreads)
+        spread, fp32_spread = (Spread.read(data.get(name)) for name in ("spread", "fp32_spread"))
+        sizes = tuple((slow, fast) for slow, fast in data.get("sizes", ()))
+        return cls(Speedup(**data["speed"]), data["ms"], spread, fp32_spread, sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +188,41 @@ class Timing:
     warmup: int = 2
     iterations: int | None = None
     seconds: float = 0.5
+
+
+class Mix:
+    """Calls on inputs of several sizes as one, whose time is the weighted sum of theirs."""
+
+    def __init__(self, parts: Sequence[tuple[float, Callable[[], object]]]) -> None:
+        self._parts = parts
+        self._times: list[list[float]] = [[] for _ in parts]
+
+    def __call__(self) -> None:
+        for _, call in self._parts:
+            call()
+
+    def seconds(self) -> float:
+        """Run all of them, each timed by itself."""
+        total = 0.0
+        for (weight, call), times in zip(self._parts, self._times, strict=True):
+            start = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - start)
+            total += weight * times[-1]
+        return total
+
+    @property
+    def medians_ms(self) -> list[float]:
+        """What one call at each size takes, without weights."""
+        return [1e3 * statistics.median(times) for times in self._times]
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    if isinstance(call, Mix):
+        return call.seconds()
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
 
 
 def interleaved(
@@ -213,9 +255,7 @@ def interleaved(
         if calls_per_turn:
             call()
         for _ in range(max(1, calls_per_turn)):
-            start = time.perf_counter()
-            call()
-            times.append((time.perf_counter() - start) * 1e3)
+            times.append(_seconds(call) * 1e3)
         return times
 
     turns = in_turns(

@@ -8,22 +8,32 @@ stopwatch.speed(model)                      # -> Timed, or None
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 from octune.backends.base import Backend
-from octune.cost.latency import FP32, Latency, Speedup, Timed, Timing, compare, interleaved
+from octune.cost.latency import FP32, Latency, Mix, Speedup, Timed, Timing, compare, interleaved
 from octune.cost.load import Patience
 from octune.cost.table import ceiling
 from octune.engine.stop import Stop
 from octune.plan import Plan, Scheme
 
-__all__ = ["Stopwatch"]
+__all__ = ["Size", "Stopwatch"]
+
+
+@dataclass(frozen=True)
+class Size:
+    """Inputs of a size that models should be fast at, and how much their milliseconds count."""
+
+    label: str
+    inputs: Any
+    weight: float
 
 
 class Stopwatch:
-    """Times models of one backend on one example."""
+    """Times models of one backend on one example, or on inputs of several ``sizes``."""
 
     def __init__(
         self,
@@ -32,8 +42,9 @@ class Stopwatch:
         stop: Stop,
         example: Any = None,
         patience: Patience | None = None,
+        sizes: Sequence[Size] = (),
     ) -> None:
-        self.example = example
+        self.example, self.sizes = example, tuple(sizes)
         # milliseconds of every op in every scheme by itself, once they are known
         self.costs: Mapping[tuple[str, Scheme], float] = {}
         self.busiest = 0.0  # the largest share of the CPU that other processes had while a speed was measured
@@ -76,7 +87,15 @@ class Stopwatch:
             already_warm=already_warm,
         )
         self.busiest = max(self.busiest, timed.speed.load)
+        if self.sizes:
+            pairs = zip(*(call.medians_ms for call in calls if isinstance(call, Mix)), strict=True)
+            timed = replace(timed, sizes=tuple((slow, fast) for slow, fast in pairs))
         return timed
+
+    def between(self, plain: Any, other: Any, inputs: Any) -> Timed:
+        """How many times faster one model is than another, on these inputs."""
+        slow, fast = (partial(self._backend.run, model, inputs) for model in (plain, other))
+        return compare(slow, fast, self.timing, patience=self._patience)
 
     def most(self, plan: Plan) -> float:
         """How many times faster than fp32 a plan can be at most where it runs op by op: it cannot gain more
@@ -85,4 +104,6 @@ class Stopwatch:
         return ceiling(plan, self.costs)
 
     def _call(self, model: Any) -> Callable[[], object]:
-        return lambda: self._backend.run(model, self.example)
+        if not self.sizes:
+            return lambda: self._backend.run(model, self.example)
+        return Mix([(size.weight, partial(self._backend.run, model, size.inputs)) for size in self.sizes])

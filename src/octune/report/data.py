@@ -32,6 +32,7 @@ def as_data(result: Result, saved_to: str | Path | None = None) -> dict[str, Any
         "best": _short(result.best),
         "trials": [_short(trial) for trial in result.trials],
         "batch": result.batch,
+        "sizes": list(result.sizes),
         "threads": result.threads,
         "fp32_in_form": None if result.fp32_in_form is None else result.fp32_in_form.to_json(),
         "int8_gain": result.int8_gain,

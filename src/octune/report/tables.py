@@ -39,6 +39,8 @@ def result_table(result: Result, saved_to: str | None = None) -> RenderableType:
     table.add_row("latency, median", milliseconds(baseline), milliseconds(best))
     if conditions(result):
         table.add_row("  measured at", "", conditions(result))
+    for label, (slow, fast) in zip(result.sizes, best.sizes_ms, strict=False):
+        table.add_row(f"    {label}", f"{slow:.2f} ms", f"{fast:.2f} ms, {slow / fast:.2f}x")
     table.add_row("speed-up, measured in turns", "1.00x", "-" if best.speed is None else str(best.speed))
     if result.fp32_in_form is not None and result.int8_gain is not None:
         same = f"{result.fp32_in_form.latency_ms:.2f} ms"

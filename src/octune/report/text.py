@@ -43,7 +43,8 @@ def conditions(result: Result) -> str:
     """What latencies belong to: the size of the batch and the number of threads, as far as they are known."""
     threads = result.threads
     known = [
-        *([f"batch {result.batch}"] if result.batch is not None else []),
+        *([f"batch {result.batch}"] if result.batch is not None and not result.sizes else []),
+        *([f"{plural(len(result.sizes), 'size')} of inputs, weighted"] if result.sizes else []),
         *([plural(threads, "thread")] if threads is not None else []),
     ]
     return ", ".join(known)
@@ -136,6 +137,8 @@ def story(result: Result) -> str:
         where = f" at {conditions(result)}" if conditions(result) else ""
         form = best.form if best.dtype == "int8" else best.title
         lines.append(f"  latency   {milliseconds(best)}{where}, {best.speed} as fast as fp32 ({form})")
+    for label, (slow, fast) in zip(result.sizes, best.sizes_ms, strict=False):
+        lines.append(f"            {label}: {fast:.2f} ms, {slow / fast:.2f}x as fast as fp32")
     if result.fp32_in_form is not None and result.int8_gain is not None:
         lines.append(f"  of which  {own_gain(result)}")
     if result.fastest_float is not None and best.form != "fp32":
