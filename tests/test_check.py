@@ -50,7 +50,10 @@ def test_a_good_one_passes_and_is_timed(dev: Path) -> None:
     assert found.met
     assert found.int8.score is not None
     assert found.int8.score.value == right.mean()
-    assert (str(found.fp32.coverage), str(found.int8.coverage)) == ("0 of 3", "3 of 3")
+    assert (str(found.fp32.ops), str(found.int8.ops)) == ("0 of 3", "3 of 3")
+    assert (str(found.fp32.coverage), str(found.int8.coverage)) == ("100% fp32 in matmul", "100% int8")
+    assert found.to_json()["int8"]["coverage"]["int8"] == 1.0
+    assert "multiply-adds: 100% fp32 in matmul -> 100% int8" in str(found)
     assert found.timed is not None
     assert found.timed.speed.low <= found.timed.speed.ratio <= found.timed.speed.high
     assert found.batch == 32

@@ -14,11 +14,12 @@ import torch
 
 import octune
 from octune.errors import ModelError
-from octune.opening import open_model
+from octune.opening import Opened, open_model
 from tests.digits import config, digits
 from tests.foreign import export, onnx_digits, tensorflow_digits
 
 FACTORY = "tests.foreign:digits_network"
+MULTIPLY_ADDS = 64 * 96 + 96 * 64 + 64 * 10  # of one image
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +40,20 @@ def tuned(source: Any) -> octune.Result:
     )
 
 
+def shares(model: Opened, inputs: Any) -> dict[str, float]:
+    covered = model.coverage(inputs)
+    assert covered is not None
+    assert (covered.bf16, covered.uncounted) == (0.0, {})
+    assert covered.multiply_adds == MULTIPLY_ADDS * len(inputs)
+    return {"int8": covered.int8, "fp32": covered.fp32}
+
+
 def test_module_and_factory(images: Any, answers: Any) -> None:
     for source in (digits().model(), FACTORY):
         with closing(open_model(source)) as model:
             assert np.allclose(model.run(images)["output"], answers)
             assert [port.name for port in model.inputs] == ["input"]
-            assert str(model.coverage) == "0 of 3"
+            assert str(model.ops) == "0 of 3"
             assert model.size == 4 * sum(p.numel() for p in digits().model().parameters())
     assert open_model(FACTORY).name == FACTORY
 
@@ -61,7 +70,11 @@ def test_pytorch_models_of_other_quantizers(images: Any, answers: Any) -> None:
         own = torch.ao.quantization.quantize_dynamic(digits().model(), {torch.nn.Linear})
     for int8, covered in ((dynamic, "3 of 3"), (weights_only, "0 of 3"), (own, "3 of 3")):
         with closing(open_model(int8)) as model:
-            assert str(model.coverage) == covered
+            assert str(model.ops) == covered
+            assert shares(model, images) == {
+                "int8": float(covered == "3 of 3"),
+                "fp32": float(covered != "3 of 3"),
+            }
             assert model.size < float_bytes / 3
             assert 0 < np.abs(model.run(images)["output"] - answers).max() < np.ptp(answers) / 4
 
@@ -69,12 +82,14 @@ def test_pytorch_models_of_other_quantizers(images: Any, answers: Any) -> None:
 def test_onnx_files_of_any_quantizer(images: Any, answers: Any) -> None:
     file = onnx_digits() / "fp32.onnx"
     fp32 = open_model(file)
-    assert (fp32.kind, str(fp32.coverage), fp32.size) == ("ONNX file", "0 of 3", file.stat().st_size)
+    assert (fp32.kind, str(fp32.ops), fp32.size) == ("ONNX file", "0 of 3", file.stat().st_size)
     assert str(fp32.inputs[0]) == "x (float32[?, 64])"
+    assert str(fp32.coverage(images)) == "100% fp32 in Gemm"
     assert np.allclose(fp32.run({"x": images})["logits"], answers, atol=1e-4)
     for name in ("dynamic", "qdq", "qoperator"):
         model = open_model(onnx_digits() / f"{name}.onnx")
-        assert str(model.coverage) == "3 of 3", name
+        assert str(model.ops) == "3 of 3", name
+        assert shares(model, images) == {"int8": 1.0, "fp32": 0.0}, name
         assert model.size < fp32.size
         error = np.abs(model.run(images)["logits"] - answers).max()
         assert 0 < error < np.ptp(answers) / 4
@@ -86,7 +101,8 @@ def test_openvino_files(images: Any, answers: Any, tmp_path: Path) -> None:
         model = openvino.convert_model(onnx_digits() / f"{name}.onnx")
         openvino.save_model(model, tmp_path / f"{name}.xml", compress_to_fp16=False)
         with closing(open_model(tmp_path / f"{name}.xml")) as opened:
-            assert (opened.kind, str(opened.coverage)) == ("OpenVINO file", covered)
+            assert (opened.kind, str(opened.ops)) == ("OpenVINO file", covered)
+            assert shares(opened, images) == {"int8": float(name == "qdq"), "fp32": float(name == "fp32")}
             assert str(opened.inputs[0]) == "x (float32[?, 64])"
             assert np.abs(opened.run(images)["logits"] - answers).max() < np.ptp(answers) / 4
             assert opened.size > (tmp_path / f"{name}.bin").stat().st_size
@@ -117,10 +133,13 @@ def test_what_octune_saved(images: Any, tmp_path: Path) -> None:
         result = tuned(source)
         result.save(tmp_path / name)
         with closing(open_model(tmp_path / name)) as model:
-            assert (model.kind, str(model.coverage)) == (f"Octune folder ({name})", "3 of 3")
+            assert (model.kind, str(model.ops)) == (f"Octune folder ({name})", "3 of 3")
             (found,) = model.run(images).values()
+            told = result.coverage
+            assert told is not None
+            assert shares(model, images)["int8"] == pytest.approx(told.int8)
         with closing(open_model(result.model)) as alive:
-            assert str(alive.coverage) == "3 of 3"
+            assert str(alive.ops) == "3 of 3"
             (same,) = alive.run(images).values()
         assert np.array_equal(found, same)
 
@@ -130,7 +149,7 @@ def test_an_exported_program(images: Any, answers: Any, tmp_path: Path) -> None:
     program = torch.export.export(digits().model(), (digits().test[:3],), dynamic_shapes=({0: rows},))
     torch.export.save(program, tmp_path / "model.pt2")
     with closing(open_model(tmp_path / "model.pt2")) as model:
-        assert (model.kind, str(model.coverage)) == ("torch.export program", "0 of 3")
+        assert (model.kind, str(model.ops)) == ("torch.export program", "0 of 3")
         assert np.allclose(model.run(images)["output"], answers, atol=1e-5)
         assert [(port.dtype, port.shape) for port in model.inputs] == [(np.float32, (None, 64))]
         assert np.allclose(model.run({model.inputs[0].name: images})["output"], answers, atol=1e-5)
@@ -149,13 +168,15 @@ def test_tensorflow_in_every_form(images: Any, answers: Any, tmp_path: Path) -> 
     for name, kind in exact.items():
         with closing(open_model(folder / name)) as model:
             (found,) = model.run(images).values()
-            assert (model.kind, str(model.coverage)) == (kind, "0 of 3"), name
+            assert (model.kind, str(model.ops)) == (kind, "0 of 3"), name
+            assert shares(model, images) == {"int8": 0.0, "fp32": 1.0}, name
             assert [(port.name, port.shape) for port in model.inputs] == [("x", (None, 64))], name
             assert np.allclose(found, answers, atol=1e-4)
     for path in (folder / "int8.tflite", tmp_path / "octune"):
         with closing(open_model(path)) as model:
             (found,) = model.run(images).values()
-            assert str(model.coverage) == "3 of 3", path
+            assert str(model.ops) == "3 of 3", path
+            assert shares(model, images)["int8"] > 0.9, path
             assert 0 < np.abs(found - answers).max() < np.ptp(answers) / 4
 
 

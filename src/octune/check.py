@@ -10,6 +10,7 @@ says that this many of them cannot tell a pass from a fail. The two models may b
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -19,14 +20,16 @@ from typing import Any
 import numpy as np
 
 from octune import sources
+from octune.backends.opened import Opened
 from octune.checks import criterion_of, with_criterion
 from octune.comparison import Check, Flip, Side
 from octune.config import Config
 from octune.cost.latency import Timed, Timing, compare
 from octune.cost.load import Patience
+from octune.coverage import Coverage
 from octune.criterion import Criterion
 from octune.data import Batches, as_batches
-from octune.errors import ConfigError, DataError, EvaluationError
+from octune.errors import ConfigError, DataError, EvaluationError, summary
 from octune.evaluation.agreement import Agreement
 from octune.evaluation.evaluator import Evaluator
 from octune.evaluation.metrics import Metric
@@ -40,6 +43,8 @@ from octune.opening import open_model
 from octune.score import Score
 
 __all__ = ["Check", "check"]
+
+log = logging.getLogger("octune")
 
 
 def check(
@@ -95,9 +100,11 @@ def check(
             failure = str(error)
         progress("timing both in turns")
         timed, rows = _timed(pair, batches, settings) if timing else (None, None)
+        progress("counting multiply-adds")
+        covered = [_coverage(pair, model, batches) for model in (pair.fp32, pair.int8)]
         return Check(
-            Side.of(pair.fp32, baseline, None if timed is None else timed.fp32_spread),
-            Side.of(pair.int8, score, None if timed is None else timed.spread),
+            Side.of(pair.fp32, covered[0], baseline, None if timed is None else timed.fp32_spread),
+            Side.of(pair.int8, covered[1], score, None if timed is None else timed.spread),
             metric=evaluator.name,
             criterion=judge,
             verdict=None if score is None else judge.judge(baseline, score),
@@ -217,6 +224,17 @@ def _timed(pair: Pair, batches: Batches, config: Config) -> tuple[Timed, int]:
     timing = Timing(config.performance.warmup, config.performance.iterations)
     timed = compare(lambda: pair.fp32.run(fp32), lambda: pair.int8.run(int8), timing, patience=Patience())
     return timed, fp32.batch_size
+
+
+def _coverage(pair: Pair, model: Opened, batches: Batches) -> Coverage | None:
+    """What a model computes in, on the first batch."""
+    named, _ = pair.split(batches.first())
+    try:
+        return model.coverage(pair.call(model, named))
+    except Exception as error:  # a verdict does not fail for want of a number
+        log.debug("coverage of %s", model.name, exc_info=True)
+        pair.notes.append(f"multiply-adds of {model.name} could not be counted: {summary(error)}")
+        return None
 
 
 def _flips(

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from octune.backends.opened import Coverage, Opened
+from octune.backends.opened import Covered, Opened
 from octune.cost.latency import Spread, Timed
+from octune.coverage import Coverage
 from octune.criterion import Criterion, Verdict
 from octune.score import Score
 
@@ -17,19 +18,24 @@ __all__ = ["Check", "Flip", "Side"]
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two models, and what was found out about it."""
+    """One of the two models, and what was found out about it.
+
+    ``ops`` is how many of its ops with weights compute in int8, ``coverage`` which share of its multiply-adds;
+    None where that cannot be told.
+    """
 
     name: str
     kind: str
     size: int
-    coverage: Coverage | None
+    ops: Covered | None
+    coverage: Coverage | None = None
     score: Score | None = None
     spread_ms: Spread | None = None
 
     @classmethod
-    def of(cls, model: Opened, score: Score | None, spread: Spread | None) -> Side:
-        """A model, its score, and how it ran in turns with the other."""
-        return cls(model.name, model.kind, model.size, model.coverage, score, spread)
+    def of(cls, model: Opened, coverage: Coverage | None, score: Score | None, spread: Spread | None) -> Side:
+        """A model, what it computes in, its score, and how it ran in turns with the other."""
+        return cls(model.name, model.kind, model.size, model.ops, coverage, score, spread)
 
     @property
     def latency_ms(self) -> float | None:
@@ -43,7 +49,8 @@ class Side:
             "name": self.name,
             "kind": self.kind,
             "size": self.size,
-            "int8_ops": None if self.coverage is None else asdict(self.coverage),
+            "int8_ops": None if self.ops is None else asdict(self.ops),
+            "coverage": None if self.coverage is None else self.coverage.to_json(),
             "score": None if score is None else {key: score[key] for key in ("value", "n", "low", "high")},
             "latency_ms": self.latency_ms,
             "spread_ms": Spread.plain(self.spread_ms),

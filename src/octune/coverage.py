@@ -3,6 +3,7 @@
     work = backend.work(inputs)                 # what one batch computes in fp32
     coverage = Coverage.of(plan, ops, work)
     print(coverage)                             # 83% int8, 12% fp32 for accuracy, 5% fp32 not seen (matmul)
+    print(Coverage.ran(work))                   # of a finished model: 95% int8, 5% fp32 in matmul
 
 Products are counted, because they are what int8 makes faster. Ops that multiply nothing with each other
 (softmax, normalisations, activation functions) are listed by how often they ran. The counts are of fp32 as it
@@ -23,7 +24,7 @@ __all__ = ["ACCURACY", "SLOWER", "Coverage", "Work", "einsum_products", "percent
 
 # How reasons begin for which an op that could be int8 is not.
 ACCURACY, SLOWER = "accuracy", "int8 is slower"
-UNABLE, UNSEEN = "without an int8 form here", "not seen"
+UNABLE, UNSEEN, RAN = "without an int8 form here", "not seen", "in"
 MOST = 6  # types that a line of text names
 
 
@@ -102,6 +103,25 @@ class Coverage:
             dict(_largest(work.others)),
         )
 
+    @classmethod
+    def ran(cls, work: Work) -> Coverage | None:
+        """The coverage of a finished model, whose ops are known by what they compute in alone: the names of
+        ``work.ops`` are "int8" and "bf16", and everything else is fp32.
+        """
+        if not work.total:
+            return None
+        rest, total = sum(work.unseen.values()), work.total
+        return cls(
+            work.ops.get("int8", 0) / total,
+            work.ops.get("bf16", 0) / total,
+            rest / total,
+            total,
+            {RAN: rest / total} if rest else {},
+            {name: count / total for name, count in _largest(work.unseen)},
+            dict(_largest(work.uncounted)),
+            dict(_largest(work.others)),
+        )
+
     def __str__(self) -> str:
         parts = [
             f"{percent(share)} {dtype}"
@@ -109,7 +129,7 @@ class Coverage:
             if share
         ]
         for reason, share in self.why.items():
-            named = f" ({_some(self.unseen)})" if reason == UNSEEN else ""
+            named = {UNSEEN: f" ({_some(self.unseen)})", RAN: f" {_some(self.unseen)}"}.get(reason, "")
             parts.append(f"{percent(share)} fp32 {reason}".rstrip() + named)
         return ", ".join(parts)
 

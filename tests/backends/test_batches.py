@@ -382,3 +382,19 @@ def test_samples_that_are_written_one_behind_the_other_stay_together() -> None:
     assert bags.resized(2) is bags
     assert bags.parts(8) == [bags]
     assert Inputs((np.arange(4), np.zeros((7, 2)))).resized(2).batch_size == 2
+
+
+def test_recurrent_state_is_cut_along_its_samples() -> None:
+    def told(*sizes: int) -> np.ndarray[Any, Any]:
+        return np.broadcast_to(np.arange(sizes[1], dtype=np.float32)[:, None], sizes)
+
+    x = np.arange(6.0)[:, None]
+    named = Inputs(kwargs={"state": told(2, 6, 3), "x": x}).resized(2)
+    assert named.batch_size == 2
+    assert np.array_equal(named.kwargs["state"], told(2, 2, 3))
+    (one,) = Inputs((x, (told(1, 6, 3), told(4, 6, 3)))).rows(slice(4, None)).args[1:]
+    assert [part[0, :, 0].tolist() for part in one] == [[4, 5], [4, 5]]
+    # As many layers as samples: the name tells.
+    few = {"x": x[:2], "h0": told(2, 2, 3), "words": told(2, 2, 3)}
+    kept = Inputs(kwargs=few).resized(1).kwargs
+    assert [array.shape for array in kept.values()] == [(1, 1), (2, 1, 3), (1, 2, 3)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 import octune
 from octune.errors import ConfigError, EvaluationError
 from tests.digits import config, digits, network
+from tests.foreign import export
 
 
 @pytest.fixture(scope="module")
@@ -119,3 +121,42 @@ def test_outputs_can_be_chosen(steps: list[Any]) -> None:
         octune.tune(Recurrent(), calibration=steps[:4], evaluation=steps[4:], config=options)
     with pytest.raises(ConfigError, match=r"evaluation.outputs .* evaluate="):
         octune.tune(Recurrent(), calibration=steps[:4], evaluate=lambda model: 1.0, config=options)
+
+
+class Listening(nn.Module):
+    """Takes and gives the state of its recurrent layers, whose samples are along the second axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.before, self.layers, self.answer = nn.Linear(8, 32), nn.LSTM(32, 24, 2), nn.Linear(24, 5)
+
+    def forward(self, x: torch.Tensor, h: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        seen, (h, c) = self.layers(self.before(x).relu().transpose(0, 1), (h, c))
+        return self.answer(seen[-1]), h, c
+
+
+@pytest.mark.parametrize("rows", [2, 12])
+@pytest.mark.parametrize("form", ["module", "onnx"])
+def test_batches_of_recurrent_state_are_cut_along_its_samples(form: str, rows: int, tmp_path: Path) -> None:
+    model: Any = Listening().eval()
+    chance = torch.Generator().manual_seed(0)
+
+    def batch() -> dict[str, torch.Tensor]:
+        state = {name: 0.1 * torch.randn(2, rows, 24, generator=chance) for name in ("h", "c")}
+        return {"x": torch.randn(rows, 6, 8, generator=chance), **state}
+
+    data = [batch() for _ in range(72 // rows)]
+    if form == "onnx":
+        names = {"input_names": ["x", "h", "c"], "output_names": ["logits", "hn", "cn"]}
+        free = {"x": {0: "rows"}, **{name: {1: "rows"} for name in ("h", "c", "hn", "cn")}}
+        export(model, tuple(data[0].values()), tmp_path / "model.onnx", dynamic_axes=free, **names)
+        model = str(tmp_path / "model.onnx")
+    result = octune.tune(
+        model, calibration=data[: len(data) // 3], evaluation=data[len(data) // 3 :], criterion="10%",
+        config=config(),
+    )  # fmt: skip
+    assert result.met
+    assert result.plan.counts()["int8"] >= 2
+    assert result.baseline.score is not None
+    assert result.baseline.score.n == 48

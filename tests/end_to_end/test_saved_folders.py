@@ -130,8 +130,8 @@ def test_a_compiled_model_has_a_form_for_other_cpus(
     opened = open_model(folder)
     (answers,) = opened.run({opened.inputs[0].name: noisy}).values()
     assert np.array_equal(answers, outputs(compiled, {"x": noisy}))
-    assert opened.coverage is not None
-    assert opened.coverage.int8 > 0
+    assert opened.ops is not None
+    assert opened.ops.int8 > 0
     assert opened.size > 0
     with pretending(AVX2):
         portable = octune.load(folder)

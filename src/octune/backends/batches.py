@@ -21,12 +21,14 @@ import numpy as np
 import numpy.typing as npt
 
 from octune.errors import DataError, nearest, short, summary
+from octune.states import is_state, rows_second
 
 __all__ = ["Fitting", "Inputs", "Mask", "Slot", "Splitter", "find_mask", "real_rows"]
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 LABELS = ("labels", "label")
+LAYERS = range(1, 9)  # how many a recurrent network has, directions counted apart
 MASKS = ("attention_mask", "input_mask", "mask")
 
 
@@ -46,8 +48,12 @@ class Inputs:
 
     @property
     def batch_size(self) -> int:
-        """The first dimension of the first array that has one."""
-        return next((len(array) for array in self.arrays if array.ndim), 1)
+        """The first dimension of the first array that has one, and that is not state."""
+        plain = [
+            value for name, value in self.kwargs.items() if not rows_second(name, getattr(value, "shape", ()))
+        ]
+        arrays = list(_arrays([*self.args, *plain])) or self.arrays
+        return next((len(array) for array in arrays if array.ndim), 1)
 
     @property
     def is_joined(self) -> bool:
@@ -62,14 +68,22 @@ class Inputs:
         )
 
     def rows(self, which: slice | npt.NDArray[np.intp]) -> Inputs:
-        """The same call on some of its samples."""
+        """The same call on some of its samples. Those of recurrent state are along its second axis."""
         size = self.batch_size
 
-        def cut(value: Any) -> Any:
-            return value[which] if getattr(value, "ndim", 0) and len(value) == size else value
+        def cut(value: Any, name: str | None = None) -> Any:
+            if type(value) in (list, tuple):
+                return type(value)(cut(item, name) for item in value)
+            if not getattr(value, "ndim", 0):
+                return value
+            layers = value.shape[0] if value.ndim == 3 and value.shape[1] == size else 0
+            # A name decides where both axes may be samples; an array without a name is what it can be.
+            if layers in LAYERS and (layers != size if name is None else is_state(name)):
+                return value[:, which]
+            return value[which] if len(value) == size else value
 
-        kwargs = {name: cut(value) for name, value in self.kwargs.items()}
-        return Inputs(tuple(map(cut, self.args)), kwargs, cut(self.mask))
+        kwargs = {name: cut(value, name) for name, value in self.kwargs.items()}
+        return Inputs(tuple(map(cut, self.args)), kwargs, cut(self.mask, ""))
 
     @property
     def arrays(self) -> list[Any]:

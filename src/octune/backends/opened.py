@@ -1,6 +1,7 @@
 """A model that somebody else made, opened only to be run: what every kind of model has in common.
 
-    model.kind, model.name, model.inputs, model.size, model.coverage
+    model.kind, model.name, model.inputs, model.size, model.ops
+    model.coverage(inputs)              # 98% int8, 2% fp32 in MatMul: of the multiply-adds of these inputs
     model.run({"input_ids": ids})       # -> arrays by name; also an array, a tuple, or what split() returned
     model.close()
 
@@ -20,9 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from octune.backends.batches import Inputs, Slot, Splitter
+from octune.coverage import Coverage, Work
 from octune.errors import DataError, OctuneError, summary
 
-__all__ = ["Coverage", "Opened", "Port", "Source", "bytes_of", "free_rows"]
+__all__ = ["Covered", "Opened", "Port", "Source", "bytes_of", "free_rows"]
 
 Array = npt.NDArray[Any]
 
@@ -73,7 +75,7 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True)
-class Coverage:
+class Covered:
     """How many of the ops that multiply by weights (linear layers, convolutions) compute in int8."""
 
     int8: int
@@ -87,7 +89,7 @@ class Opened(ABC):
     """A model that runs.
 
     ``kind`` says what it is in words ("ONNX file"), ``name`` where it came from. ``size`` is bytes of its
-    files, or of its weights where it came from no file of its own. ``coverage`` is None where it cannot be
+    files, or of its weights where it came from no file of its own. ``ops`` is None where it cannot be
     known. ``rows`` is the number of rows that every call must have, if the model fixes it: calls of any other
     number are cut and put together again.
     """
@@ -99,11 +101,11 @@ class Opened(ABC):
         splitter: Splitter,
         *,
         size: int,
-        coverage: Coverage | None = None,
+        ops: Covered | None = None,
         rows: int | None = None,
     ) -> None:
         self.kind, self.name, self.inputs = source.kind, source.name, tuple(inputs)
-        self.size, self.coverage, self.rows = size, coverage, rows
+        self.size, self.ops, self.rows = size, ops, rows
         self.config: Any = None  # of a Hugging Face model: how it numbers its labels
         self._splitter = splitter
 
@@ -133,6 +135,18 @@ class Opened(ABC):
 
     @abstractmethod
     def _run(self, inputs: Inputs) -> dict[str, Array]: ...
+
+    def coverage(self, batch: Any) -> Coverage | None:
+        """Which share of the multiply-adds it computes in int8, bf16 and fp32, for a batch or for the inputs
+        that :meth:`split` made of it. None where that cannot be told: of native code, say.
+        """
+        inputs, _ = self.split(batch)
+        work = self._work(inputs if self.rows is None else inputs.resized(self.rows))
+        return None if work is None else Coverage.ran(work)
+
+    def _work(self, inputs: Inputs) -> Work | None:
+        """What it computes, the ops by what they compute in."""
+        return None
 
     def close(self) -> None:  # noqa: B027  most have nothing to let go of
         """Let go of what it holds."""

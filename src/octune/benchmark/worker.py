@@ -49,7 +49,7 @@ class Worker:
             "name": model.name,
             "kind": model.kind,
             "size": model.size,
-            "coverage": None if model.coverage is None else str(model.coverage),
+            "coverage": None if model.ops is None else str(model.ops),
             "seconds": time.perf_counter() - begun,
             "cores": _affinity(),
             "warnings": warnings,

@@ -56,7 +56,8 @@ def rows(check: Check) -> list[tuple[str, str, str]]:
     if timed is not None:
         found.append((f"latency, median, batch {check.batch}", _latency(check.fp32), _latency(check.int8)))
         found.append(("speed-up, measured in turns", "1.00x", str(timed.speed)))
-    found.append(("int8 ops, of those with weights", _covered(check.fp32), _covered(check.int8)))
+    found.append(("multiply-adds", _covered(check.fp32), _covered(check.int8)))
+    found.append(("int8 ops, of those with weights", _ops(check.fp32), _ops(check.int8)))
     found.append(("size", megabytes(check.fp32.size), megabytes(check.int8.size)))
     return found
 
@@ -148,7 +149,14 @@ def _latency(side: Side) -> str:
 
 
 def _covered(side: Side) -> str:
-    return "unknown" if side.coverage is None else str(side.coverage)
+    if side.coverage is None:
+        return "unknown"
+    left = ", ".join(f"{name} {count}" for name, count in side.coverage.uncounted.items())
+    return f"{side.coverage}; not counted: {left}" if left else str(side.coverage)
+
+
+def _ops(side: Side) -> str:
+    return "unknown" if side.ops is None else str(side.ops)
 
 
 def _printable(text: str) -> str:

@@ -110,7 +110,7 @@ def test_an_lstm_is_tuned_saved_and_loaded(tmp_path: Any) -> None:
     assert result.plan["layer"] == INT8
     result.save(tmp_path / "model")
     opened = open_model(tmp_path / "model")
-    assert (opened.coverage.int8, opened.coverage.total) == (2, 2)
+    assert (opened.ops.int8, opened.ops.total) == (2, 2)
     opened.close()
 
 

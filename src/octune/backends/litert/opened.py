@@ -7,14 +7,19 @@ given all the same, as in the model that the file was made from.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from octune.backends.batches import Fitting, Inputs, Slot
-from octune.backends.opened import Array, Coverage, Opened, Port, Source, bytes_of, free_rows
+from octune.backends.opened import Array, Covered, Opened, Port, Source, bytes_of, free_rows
+from octune.coverage import Work
 from octune.errors import MissingDependency, ModelError, summary
 from octune.machine import probe_machine
 
@@ -29,9 +34,9 @@ def open_tflite(path: Path, source: Source) -> Opened:
     """The file in an interpreter."""
     if not path.is_file():
         raise ModelError(f"There is no file {path}. Expected a .tflite file.")
-    make = interpreter()
+    make, threads = interpreter(), source.threads or probe_machine().cores
     try:
-        made = make(model_path=str(path), num_threads=source.threads or probe_machine().cores)
+        made = partial(make, model_path=str(path), num_threads=threads)
         return OpenedTflite(made, source, bytes_of(path))
     except (ValueError, RuntimeError) as error:
         raise ModelError(f"{path} cannot be read as a .tflite file: {summary(error)}") from error
@@ -53,7 +58,8 @@ def interpreter() -> Any:
 class OpenedTflite(Opened):
     """An interpreter, called by signature where the file has one, else by the names of its tensors."""
 
-    def __init__(self, interpreter: Any, source: Source, size: int) -> None:
+    def __init__(self, make: Callable[..., Any], source: Source, size: int) -> None:
+        self._make, interpreter = make, make()
         signatures = interpreter.get_signature_list()
         key = SIGNATURE if SIGNATURE in signatures else min(signatures, default=None)
         self._interpreter = interpreter
@@ -70,7 +76,7 @@ class OpenedTflite(Opened):
             list(map(Port.of, slots)),
             Fitting(free),
             size=size,
-            coverage=_coverage(interpreter),
+            ops=_covered(interpreter),
             rows=rows,
         )
 
@@ -78,6 +84,16 @@ class OpenedTflite(Opened):
         given = {name: _quantized(array, self._takes[name]) for name, array in inputs.kwargs.items()}
         found = self._runner(**given) if self._runner is not None else self._without_signature(given)
         return {name: _dequantized(found[name], details) for name, details in self._gives.items()}
+
+    def _work(self, inputs: Inputs) -> Work | None:
+        # An interpreter whose answers somebody holds cannot be told the sizes of other inputs, and where a
+        # delegate computes, the sizes in between are not known.
+        kinds = sys.modules[type(self._interpreter).__module__].OpResolverType
+        fresh = self._make(experimental_op_resolver_type=kinds.BUILTIN_WITHOUT_DEFAULT_DELEGATES)
+        for name, array in inputs.kwargs.items():
+            fresh.resize_tensor_input(self._takes[name]["index"], array.shape)
+        fresh.allocate_tensors()
+        return _computed(fresh)
 
     def _without_signature(self, given: Mapping[str, Array]) -> dict[str, Array]:
         for name, array in given.items():
@@ -120,7 +136,7 @@ def _dequantized(array: Array, details: Mapping[str, Any]) -> Array:
     return np.asarray((array.astype(np.float32) - zero) * scale, np.float32) if scale else np.array(array)
 
 
-def _coverage(interpreter: Any) -> Coverage | None:
+def _covered(interpreter: Any) -> Covered | None:
     """An op whose weight is int8 computes in int8: with a float input, it quantizes that itself."""
     try:  # not part of the public interface
         ops = interpreter._get_ops_details()
@@ -133,4 +149,41 @@ def _coverage(interpreter: Any) -> Coverage | None:
         if slot is not None:
             total += 1
             int8 += types.get(int(op["inputs"][slot])) == np.int8
-    return Coverage(int8, total)
+    return Covered(int8, total)
+
+
+Sizes = Sequence[int]
+# Multiply-adds by the sizes of what an op reads and makes.
+FORMULAS: Mapping[str, Callable[[Sequence[Sizes], Sizes], int]] = {
+    "FULLY_CONNECTED": lambda read, made: prod(made) * read[1][-1],
+    "CONV_2D": lambda read, made: prod(made) * prod(read[1][1:]),
+    "CONV_3D": lambda read, made: prod(made) * prod(read[1][:-1]),
+    "DEPTHWISE_CONV_2D": lambda read, made: prod(made) * prod(read[1][1:3]),
+    "TRANSPOSE_CONV": lambda read, made: prod(read[2]) * prod(read[1][:-1]),
+    "BATCH_MATMUL": lambda read, made: prod(made) * read[0][-1],
+}
+UNCOUNTED = ("LSTM", "RNN", "SVDF", "EMBEDDING_LOOKUP_SPARSE")
+
+
+def _computed(interpreter: Any) -> Work | None:
+    try:  # not part of the public interface
+        ops = interpreter._get_ops_details()
+    except AttributeError:
+        return None
+    tensors = {one["index"]: one for one in interpreter.get_tensor_details()}
+    int8, floats, uncounted = Counter[str](), Counter[str](), Counter[str]()
+    for op in ops:
+        name = op["op_name"]
+        if name in FORMULAS:
+            read = [tensors[int(index)] for index in op["inputs"] if int(index) in tensors]
+            made = tensors[int(op["outputs"][0])]
+            products = int(
+                FORMULAS[name]([list(map(int, one["shape"])) for one in read], list(map(int, made["shape"])))
+            )
+            if np.dtype(read[1]["dtype"]) == np.int8:
+                int8["int8"] += products
+            else:
+                floats[name] += products
+        elif any(word in name for word in UNCOUNTED):
+            uncounted[name] += 1
+    return Work(int8, floats, uncounted)

@@ -149,7 +149,8 @@ class OnnxBackend(Backend):
                 raise _refused(error, "calibration data") from error
 
     def work(self, inputs: Inputs) -> Work:
-        return counted(self._view, self._found, inputs, self._threads)
+        names = {item.index: item.op.name for item in self._found}
+        return counted(self._view, names, inputs, self._threads)
 
     def harm(
         self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Inputs]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +11,17 @@ import numpy as np
 
 from octune.backends.batches import Fitting, Inputs, Slot
 from octune.backends.onnx.runtimes.openvino import core, settings
-from octune.backends.opened import Array, Coverage, Opened, Port, Source, bytes_of, free_rows
+from octune.backends.opened import Array, Covered, Opened, Port, Source, bytes_of, free_rows
+from octune.coverage import Work
 from octune.errors import MissingDependency, ModelError, summary
 from octune.machine import probe_machine
 
 __all__ = ["OpenedIR"]
 
 WEIGHTED = {"FullyConnected", "Convolution", "Deconvolution"}
+# Multiply as well, in ways that their shapes alone do not tell.
+UNCOUNTED = {"RNNSeq", "RNNCell", "MHA", "ScaledDotProductAttention", "Inverse", "GatherMatmul"}
+INT8 = ("i8", "u8")
 
 
 class OpenedIR(Opened):
@@ -27,8 +33,8 @@ class OpenedIR(Opened):
                 f"There is no file {path}. Expected an OpenVINO model: an .xml file and its .bin."
             )
         try:
-            threads = source.threads or probe_machine().cores
-            self._compiled = core().compile_model(core().read_model(str(path)), "CPU", settings(threads))
+            self._path, self._threads = path, source.threads or probe_machine().cores
+            self._compiled = self._compile({})
         except ImportError as error:
             raise MissingDependency("openvino", "onnx", f"Opening {path}") from error
         except RuntimeError as error:
@@ -40,7 +46,7 @@ class OpenedIR(Opened):
             list(map(Port.of, slots)),
             Fitting(free),
             size=bytes_of(path, path.with_suffix(".bin")),
-            coverage=_coverage(self._compiled),
+            ops=_covered(self._compiled),
             rows=rows,
         )
         self._outputs = [_name(number, port) for number, port in enumerate(self._compiled.outputs)]
@@ -51,6 +57,29 @@ class OpenedIR(Opened):
         self._request.infer({self._places[name]: array for name, array in inputs.kwargs.items()})
         values = (self._request.get_output_tensor(number).data.copy() for number in range(len(self._outputs)))
         return dict(zip(self._outputs, values, strict=True))
+
+    def _compile(self, shapes: dict[int, list[int]]) -> Any:
+        model = core().read_model(str(self._path))
+        if shapes:
+            model.reshape(shapes)
+        return core().compile_model(model, "CPU", settings(self._threads))
+
+    def _work(self, inputs: Inputs) -> Work:
+        """For these shapes it is compiled anew: what runs says its own shapes only where they are fixed."""
+        shapes = {self._places[name]: list(array.shape) for name, array in inputs.kwargs.items()}
+        ops, floats, uncounted = Counter[str](), Counter[str](), Counter[str]()
+        for op in self._compile(shapes).get_runtime_model().get_ops():
+            kind, precision = _said(op, "layerType"), _said(op, "runtimePrecision")
+            if kind in UNCOUNTED:
+                uncounted[kind] += 1
+            elif kind in WEIGHTED or kind == "MatMul":
+                if precision in INT8:
+                    ops["int8"] += _products(kind, op)
+                elif precision == "bf16":
+                    ops["bf16"] += _products(kind, op)
+                else:
+                    floats[kind] += _products(kind, op)
+        return Work(dict(ops), floats, uncounted)
 
 
 def _name(number: int, port: Any) -> str:
@@ -68,11 +97,21 @@ def _slot(number: int, port: Any) -> Slot:
     return Slot(name, name, np.dtype(port.element_type.to_dtype()), sizes)
 
 
-def _coverage(compiled: Any) -> Coverage:
-    kinds = [op.get_rt_info() for op in compiled.get_runtime_model().get_ops()]
-    precisions = [
-        str(info["runtimePrecision"].astype(str))
-        for info in kinds
-        if info["layerType"].astype(str) in WEIGHTED
-    ]
-    return Coverage(sum(one in ("i8", "u8") for one in precisions), len(precisions))
+def _said(op: Any, key: str) -> str:
+    return str(op.get_rt_info()[key].astype(str))
+
+
+def _products(kind: str, op: Any) -> int:
+    made, *read = (
+        [int(one.get_length()) for one in port.get_partial_shape()] for port in (op.output(0), *op.inputs())
+    )
+    if kind == "Convolution":  # weights may have an axis for groups
+        return prod(made) // made[1] * prod(read[1])
+    if kind == "Deconvolution":
+        return prod(read[0]) // read[0][1] * prod(read[1])
+    return prod(made) * int(read[0][-1])
+
+
+def _covered(compiled: Any) -> Covered:
+    weighted = [op for op in compiled.get_runtime_model().get_ops() if _said(op, "layerType") in WEIGHTED]
+    return Covered(sum(_said(op, "runtimePrecision") in INT8 for op in weighted), len(weighted))

@@ -11,16 +11,19 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from octune.backends.batches import Fitting, Inputs, Slot
+from octune.backends.onnx.branches import open_branches
 from octune.backends.onnx.files import GRAPH
-from octune.backends.onnx.graph import Model, subgraphs
+from octune.backends.onnx.graph import Model, View, subgraphs
 from octune.backends.onnx.ir import OpenedIR
 from octune.backends.onnx.runtimes import ONNX_RUNTIME, OnnxModel, outputs_by_name
-from octune.backends.onnx.source import read, separated
-from octune.backends.opened import Array, Coverage, Opened, Port, Source, bytes_of, free_rows
+from octune.backends.onnx.source import inferred, read, separated
+from octune.backends.onnx.work import counted
+from octune.backends.opened import Array, Covered, Opened, Port, Source, bytes_of, free_rows
+from octune.coverage import Work
 from octune.errors import ModelError
 from octune.machine import probe_machine
 
-__all__ = ["coverage", "opened"]
+__all__ = ["covered", "opened"]
 
 FLOAT = {"MatMul", "Gemm", "Conv", "ConvTranspose", "FusedMatMul", "FusedConv", "FusedGemm"}
 # What has weights inside, as one node.
@@ -63,11 +66,14 @@ def opened(model: OnnxModel | ModelProto | Path | str, source: Source) -> Opened
 
 @dataclass(frozen=True)
 class Facts:
-    """What a graph says of itself: bytes, how much of it is int8, and how many ids each input may hold."""
+    """What a graph says of itself: bytes, how much of it is int8, and how many ids each input may hold;
+    ``graph`` is the graph, or the file that it can be read from again.
+    """
 
     size: int
-    coverage: Coverage | None = None
+    ops: Covered | None = None
     vocabularies: Mapping[str, int] = field(default_factory=dict)
+    graph: Model | Path | None = None
 
 
 class OpenedOnnx(Opened):
@@ -79,8 +85,9 @@ class OpenedOnnx(Opened):
         ]
         free, rows = free_rows(slots)
         ports = [Port.of(slot, facts.vocabularies.get(slot.name)) for slot in slots]
-        super().__init__(source, ports, Fitting(free), size=facts.size, coverage=facts.coverage, rows=rows)
+        super().__init__(source, ports, Fitting(free), size=facts.size, ops=facts.ops, rows=rows)
         self._model: OnnxModel | None = model
+        self._graph, self._threads = facts.graph, source.threads
 
     def _run(self, inputs: Inputs) -> dict[str, Array]:
         if self._model is None:
@@ -88,8 +95,29 @@ class OpenedOnnx(Opened):
         values = self._model.run(None, inputs.kwargs)
         return outputs_by_name((port.name for port in self._model.get_outputs()), values)
 
+    def _work(self, inputs: Inputs) -> Work | None:
+        if self._graph is None:
+            return None
+        graph = self._graph
+        model = separated(read(graph), graph.parent) if isinstance(graph, Path) else graph
+        return _computed(model, inputs, self._threads)
+
     def close(self) -> None:
-        self._model = None
+        self._model = self._graph = None
+
+
+def _computed(model: Model, inputs: Inputs, threads: int | None) -> Work:
+    """What runs for these inputs, in the branches that they take; int8 ops are called so."""
+    view = View(open_branches(model, inputs.kwargs)[0])
+    view.learn(inferred(view.model))
+    makers = {output: node for node in view.nodes for output in node.output}
+    int8 = {
+        index: "int8"
+        for index, node in enumerate(view.nodes)
+        if node.op_type in INT8
+        or (node.op_type in FLOAT and all(_dequantized(name, makers) for name in node.input[:2]))
+    }
+    return counted(view, int8, inputs, threads)
 
 
 def _dtype(kind: str) -> np.dtype[Any]:
@@ -108,7 +136,7 @@ def _shape(shape: Any) -> tuple[int | None, ...]:
 
 def _known(graph: Model) -> Facts:
     rows = {name: len(array) for name, array in graph.tensors.items() if array.ndim == 2}
-    return Facts(graph.nbytes, coverage(graph.proto, graph.tensors), vocabularies(graph.proto, rows))
+    return Facts(graph.nbytes, covered(graph.proto, graph.tensors), vocabularies(graph.proto, rows), graph)
 
 
 def _read(path: Path) -> Facts:
@@ -122,7 +150,7 @@ def _read(path: Path) -> Facts:
         if item.key == "location"
     }
     rows = {tensor.name: tensor.dims[0] for tensor in proto.graph.initializer if len(tensor.dims) == 2}
-    return Facts(bytes_of(path, *beside), coverage(proto), vocabularies(proto, rows))
+    return Facts(bytes_of(path, *beside), covered(proto), vocabularies(proto, rows), path)
 
 
 def vocabularies(proto: ModelProto, rows: Mapping[str, int]) -> dict[str, int]:
@@ -138,7 +166,7 @@ def vocabularies(proto: ModelProto, rows: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
-def coverage(proto: ModelProto, stored: Any = ()) -> Coverage:
+def covered(proto: ModelProto, stored: Any = ()) -> Covered:
     """How many of the ops with weights compute in int8; ``stored`` names tensors kept beside the graph."""
     int8 = total = 0
     graphs: list[tuple[GraphProto, dict[str, NodeProto], set[str]]] = [(proto.graph, {}, {*stored})]
@@ -152,7 +180,7 @@ def coverage(proto: ModelProto, stored: Any = ()) -> Coverage:
             found = _computes_in_int8(node, makers, constants)
             total += found is not None
             int8 += found is True
-    return Coverage(int8, total)
+    return Covered(int8, total)
 
 
 def _computes_in_int8(node: NodeProto, makers: dict[str, NodeProto], constants: set[str]) -> bool | None:

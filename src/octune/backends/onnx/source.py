@@ -35,6 +35,7 @@ from octune.backends.onnx.graph import QDQ_OPSET, Array, Model, View, headed_lik
 from octune.backends.onnx.half import in_fp32
 from octune.backends.onnx.padding import fold_pads
 from octune.errors import ModelError, UnsupportedError, plural, summary
+from octune.states import rows_second
 
 __all__ = [
     "batch_is_free",
@@ -268,10 +269,6 @@ def _free_shape(kind: Any) -> tuple[int | None, ...] | None:
 
 
 def batch_is_free(model: Model) -> bool:
-    """Whether the first dimension of every input may be any number."""
-    dims = [
-        item.type.tensor_type.shape.dim
-        for item in model.proto.graph.input
-        if item.type.tensor_type.HasField("shape")
-    ]
-    return all(not dim or not dim[0].HasField("dim_value") or dim[0].dim_value <= 0 for dim in dims)
+    """Whether every input may have any number of samples."""
+    slots = [slot for slot in input_slots(model) if slot.shape]
+    return all(slot.shape[int(rows_second(slot.name, slot.shape))] is None for slot in slots if slot.shape)

@@ -1,6 +1,6 @@
 """What one fp32 batch computes: multiply-adds of every node that multiplies, and the types of the others.
 
-    work = counted(view, found, feed, threads)
+    work = counted(view, {3: "encoder/MatMul"}, feed, threads)
 
 The graph runs once with the shapes of what those nodes read and make as extra outputs.
 """
@@ -15,7 +15,6 @@ from onnx import GraphProto, NodeProto, TensorProto
 
 from octune.backends.batches import Inputs
 from octune.backends.onnx.graph import View, attribute, subgraphs
-from octune.backends.onnx.kinds import Found
 from octune.backends.onnx.observe import tapped
 from octune.backends.onnx.runtimes import session
 from octune.coverage import Work, einsum_products
@@ -56,6 +55,14 @@ def _recurrent(node: NodeProto, inputs: list[Shape], output: Shape) -> int:
     return steps * batch * (prod(inputs[1]) + prod(inputs[2]))
 
 
+def _quantized_conv(node: NodeProto, inputs: list[Shape], output: Shape) -> int:
+    return prod(output) * prod(inputs[3][1:])
+
+
+def _projections(node: NodeProto, inputs: list[Shape], output: Shape) -> int:
+    return prod(inputs[0]) * inputs[1][-1]
+
+
 def _einsum(node: NodeProto, inputs: list[Shape], output: Shape) -> int:
     return einsum_products(attribute(node, "equation", b"").decode(), inputs)
 
@@ -71,14 +78,24 @@ FORMULAS: Mapping[str, Callable[[NodeProto, list[Shape], Shape], int]] = {
     "GRU": _recurrent,
     "RNN": _recurrent,
     "Einsum": _einsum,
+    "MatMulInteger": _matmul,
+    "MatMulIntegerToFloat": _matmul,
+    "DynamicQuantizeMatMul": _matmul,
+    "QLinearMatMul": _matmul,
+    "QGemm": _gemm,
+    "ConvInteger": _conv,
+    "QLinearConv": _quantized_conv,
+    "DynamicQuantizeLSTM": _recurrent,
+    "QAttention": _projections,
 }
 # Multiply as well, in ways that their shapes alone do not tell.
 UNCOUNTED = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention", "DeformConv"})
 
 
-def counted(view: View, found: Iterable[Found], feed: Inputs, threads: int | None) -> Work:
-    """Run one batch, and count."""
-    names = {item.index: item.op.name for item in found}
+def counted(view: View, names: Mapping[int, str], feed: Inputs, threads: int | None) -> Work:
+    """Run one batch, and count. ``names`` are those of ops, by the index of their node; several nodes may
+    share one.
+    """
     unseen, uncounted, others = Counter[str](), Counter[str](), Counter[str]()
     multiplying: list[tuple[int, NodeProto]] = []
     for index, node in enumerate(view.nodes):
@@ -89,16 +106,16 @@ def counted(view: View, found: Iterable[Found], feed: Inputs, threads: int | Non
             uncounted[node.op_type] += 1
         elif node.op_type not in MOVES and view.elem_type(_made(node)) in (0, TensorProto.FLOAT):
             others[node.op_type] += 1
-    ops: dict[str, int] = {}
+    ops = Counter[str]()
     shapes = _shapes(view, {name for _, node in multiplying for name in _read(node)}, feed, threads)
     for index, node in multiplying:
         inputs, output = [shapes[name] for name in node.input if name], shapes[_made(node)]
         products = FORMULAS[node.op_type](node, inputs, output)
         if index in names:
-            ops[names[index]] = products
+            ops[names[index]] += products
         else:
             unseen[node.op_type] += products
-    return Work(ops, unseen, uncounted, others)
+    return Work(dict(ops), unseen, uncounted, others)
 
 
 def _multiplying(graph: GraphProto) -> Iterator[NodeProto]:

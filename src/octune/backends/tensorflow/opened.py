@@ -9,21 +9,25 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from octune.backends.base import Settings
 from octune.backends.batches import Fitting, Inputs, Slot
-from octune.backends.opened import Array, Coverage, Opened, Port, Source, bytes_of, free_rows
-from octune.backends.tensorflow.graph.graph import node_of
+from octune.backends.opened import Array, Covered, Opened, Port, Source, bytes_of, free_rows
+from octune.backends.tensorflow.clean.fold import frames
+from octune.backends.tensorflow.graph.graph import Graph, attribute, node_of
 from octune.backends.tensorflow.graph.sessions import Sessions, set_threads
 from octune.backends.tensorflow.model import nested
-from octune.backends.tensorflow.model.freeze import as_graph, ends
+from octune.backends.tensorflow.model.freeze import as_graph, ends, freeze_function
 from octune.backends.tensorflow.model.handover import Handover, take
 from octune.backends.tensorflow.model.metagraph import DEFAULT_SIGNATURE, MetaGraph
 from octune.backends.tensorflow.model.storage import load
+from octune.backends.tensorflow.probe.work import counted
+from octune.coverage import Work
 from octune.errors import ModelError
 
-__all__ = ["coverage", "opened"]
+__all__ = ["covered", "opened"]
 
 FLOAT = {
     "MatMul", "_FusedMatMul", "Conv1D", "Conv2D", "Conv3D", "Conv2DBackpropInput", "DepthwiseConv2dNative",
@@ -74,13 +78,14 @@ class OpenedGraph(Opened):
         slots = [_slot(name, tensor.name, tensor.dtype, tensor.shape) for name, tensor in tensors.items()]
         free, rows = free_rows(slots)
         size = _constants(graph) if source.path is None or source.path.is_dir() else bytes_of(source.path)
-        covered = coverage([graph.as_graph_def()])
-        super().__init__(
-            source, list(map(Port.of, slots)), Fitting(free), size=size, coverage=covered, rows=rows
-        )
+        ops = covered([graph.as_graph_def()])
+        super().__init__(source, list(map(Port.of, slots)), Fitting(free), size=size, ops=ops, rows=rows)
 
     def _run(self, inputs: Inputs) -> dict[str, Array]:
         return self._sessions.run(self._graph, self._fetches, inputs.kwargs)
+
+    def _work(self, inputs: Inputs) -> Work:
+        return _computed(self._graph.as_graph_def(), inputs)
 
     def close(self) -> None:
         self._sessions.close()
@@ -111,7 +116,7 @@ class OpenedSignature(Opened):
             list(map(Port.of, slots)),
             Fitting(free),
             size=bytes_of(*kept) if kept else _constants(graph) + _variables(self._function.variables),
-            coverage=coverage(_bodies(graph.as_graph_def())),
+            ops=covered(_bodies(graph.as_graph_def())),
             rows=rows,
         )
 
@@ -124,6 +129,26 @@ class OpenedSignature(Opened):
             else self._function(**tensors)
         )
         return {name: np.asarray(value) for name, value in results.items()}
+
+    def _work(self, inputs: Inputs) -> Work:
+        names = [port.name for port in self.inputs]
+        outputs = [str(number) for number, _ in enumerate(self._function.outputs)]
+        frozen = freeze_function(self._function, names, outputs)
+        fed = {frozen.inputs[name]: array for name, array in inputs.kwargs.items()}
+        return _computed(frozen.graph_def, Inputs((), fed))
+
+
+def _computed(graph_def: GraphDef, inputs: Inputs) -> Work:
+    """What runs for these inputs; int8 ops are called so, and those in bfloat16."""
+    graph = Graph(graph_def.node, ())
+    names = {node.name: dtype for node in graph if (dtype := _computes_in(node)) != "fp32"}
+    return counted(graph, graph_def, names, frames(graph), inputs)
+
+
+def _computes_in(node: Any) -> str:
+    if node.op.startswith(QUANTIZED):
+        return "int8"
+    return "bf16" if attribute(node, "T").type == types_pb2.DT_BFLOAT16 else "fp32"
 
 
 def _slot(name: str, tensor: str, dtype: Any, shape: Any) -> Slot:
@@ -150,7 +175,7 @@ def _bodies(graph_def: GraphDef) -> Iterator[Any]:
     yield from graph_def.library.function
 
 
-def coverage(bodies: Iterable[Any]) -> Coverage:
+def covered(bodies: Iterable[Any]) -> Covered:
     """How many of the ops with weights compute in int8, in graphs and bodies of functions."""
     int8 = total = 0
     for body in bodies:
@@ -167,4 +192,4 @@ def coverage(bodies: Iterable[Any]) -> Coverage:
                 # A product of two activations has no weight.
                 read = [makers.get(node_of(name.split(":")[0])) for name in node.input[:2]]
                 total += any(maker is not None and maker.op in STORED for maker in read)
-    return Coverage(int8, total)
+    return Covered(int8, total)

@@ -11,7 +11,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import _PyTreeCodeGen
 
 from octune.backends.batches import Inputs
-from octune.backends.opened import Array, Coverage, Opened, Port, Source, bytes_of
+from octune.backends.opened import Array, Covered, Opened, Port, Source, bytes_of
 from octune.backends.torch.batches import Trying, named_outputs
 from octune.backends.torch.compiled import CompiledModel
 from octune.backends.torch.kinds import TransposedLinear
@@ -19,6 +19,8 @@ from octune.backends.torch.layers import Layer
 from octune.backends.torch.portable import ProgramModel
 from octune.backends.torch.signature import signature
 from octune.backends.torch.storage import WEIGHTS, weight_bytes
+from octune.backends.torch.work import computed
+from octune.coverage import Work
 
 __all__ = ["OpenedTorch"]
 
@@ -38,7 +40,7 @@ class OpenedTorch(Opened):
         size = weight_bytes(model)
         if not size and source.path is not None:  # native code alone
             size = bytes_of(source.path / WEIGHTS)
-        super().__init__(source, signature(model), Trying(model), size=size, coverage=_coverage(model))
+        super().__init__(source, signature(model), Trying(model), size=size, ops=_covered(model))
         self.config = getattr(model, "config", None)
 
     def _run(self, inputs: Inputs) -> dict[str, Array]:
@@ -46,6 +48,14 @@ class OpenedTorch(Opened):
             inputs = _as_exported(inputs, self.inputs, self._positional)
         with torch.inference_mode():
             return named_outputs(inputs(self._model))
+
+    def _work(self, inputs: Inputs) -> Work | None:
+        model = self._model.eager if isinstance(self._model, CompiledModel) else self._model
+        if model is None:  # native code cannot be looked into
+            return None
+        if self._positional is not None:
+            inputs = _as_exported(inputs, self.inputs, self._positional)
+        return computed(model, inputs)
 
     def close(self) -> None:
         torch.set_num_threads(self._threads_before)
@@ -77,16 +87,16 @@ def _as_exported(inputs: Inputs, ports: Sequence[Port], count: int) -> Inputs:
     return Inputs(args, {port.name: cast[port.name] for port in ports[count:]}, inputs.mask)
 
 
-def _coverage(model: nn.Module) -> Coverage | None:
+def _covered(model: nn.Module) -> Covered | None:
     if isinstance(model, ProgramModel):
-        return _coverage(model.program)
+        return _covered(model.program)
     if isinstance(model, CompiledModel):
-        return None if model.eager is None else _coverage(model.eager)
+        return None if model.eager is None else _covered(model.eager)
     found = [_in_int8(module) for module in model.modules()]
     if isinstance(model, GraphModule):
         found += [_called_in_int8(node) for node in model.graph.nodes if node.op == "call_function"]
     weighted = [one for one in found if one is not None]
-    return Coverage(sum(weighted), len(weighted))
+    return Covered(sum(weighted), len(weighted))
 
 
 def _in_int8(module: nn.Module) -> bool | None:

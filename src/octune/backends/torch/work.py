@@ -1,6 +1,7 @@
 """What one fp32 batch computes: multiply-adds by op, and the types of everything else that ran.
 
     work = counted(model, found, inputs)
+    work = computed(int8_model, inputs)         # of a finished model: the ops are "int8" and "bf16"
 
 Every operator that PyTorch dispatches is looked at while it runs, wherever it was called from: a module, a
 function, a scripted part. It belongs to the op in whose forward it runs, else to the op whose weight it
@@ -26,7 +27,7 @@ from octune.backends.torch.discover import Found
 from octune.backends.torch.hooks import hooks
 from octune.coverage import Work
 
-__all__ = ["counted"]
+__all__ = ["computed", "counted"]
 
 # What users call operators whose names are those of kernels.
 TITLES = {
@@ -113,6 +114,14 @@ def _plain_attention() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
+def computed(model: nn.Module, inputs: Inputs) -> Work:
+    """Run one batch through a model of any maker, and count by what each operator computes in."""
+    counter = _ByPrecision()
+    with _plain_attention(), torch.no_grad(), counter:
+        inputs(model)
+    return Work(dict(counter.ops), counter.unseen, counter.uncounted, counter.others)
+
+
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its base is not typed
     def __init__(self, modules: Mapping[str, nn.Module], floats: Mapping[str, torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -150,7 +159,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its base 
         packet = func._overloadpacket
         title = packet.__name__.strip("_")
         products = self._products(packet, args, kwargs, out)
-        owner = self._inside[0] if self._inside else self._reads(args)
+        owner = self._owner(packet, args)
         if products is not None:
             if owner is not None:
                 self.ops[owner] += products
@@ -159,6 +168,9 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its base 
         elif not self._inside and not func.is_view and title not in MOVES and _floats(out):
             self.others[TITLES.get(title, title)] += 1
         return out
+
+    def _owner(self, packet: Any, args: tuple[Any, ...]) -> str | None:
+        return self._inside[0] if self._inside else self._reads(args)
 
     @staticmethod
     def _products(packet: Any, args: Any, kwargs: Any, out: Any) -> int | None:
@@ -175,6 +187,85 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its base 
                 if owner is not None:
                     return owner
         return None
+
+
+# -- finished models -----------------------------------------------------------------------------------------
+
+
+def _dense_int8(x: torch.Tensor, *_: Any, out: Any) -> int:
+    return int(out.numel() * x.shape[-1])
+
+
+def _conv_int8(x: torch.Tensor, scale: Any, zero: Any, weight: torch.Tensor, *_: Any, out: Any) -> int:
+    return int(out.numel() // out.shape[1] * weight.numel())
+
+
+def _packed_conv(x: torch.Tensor, packed: Any, *_: Any, out: Any) -> int:
+    return int(out.numel() // out.shape[1] * packed.unpack()[0].numel())
+
+
+def _packed_recurrent(x: torch.Tensor, state: Any, packed: Any, *rest: Any, out: Any) -> int:
+    """All layers of PyTorch's dynamic kernels; the sizes of packed weights follow from those of states."""
+    hidden = (state[0] if isinstance(state, list | tuple) else state).shape
+    sums = 4 if isinstance(state, list | tuple) else 3
+    both = out[0].shape[-1] // hidden[-1]  # directions
+    widths = [int(x.shape[-1]), *[both * hidden[-1]] * (len(packed) // both - 1)]
+    steps = int(out[0].shape[:-1].numel())
+    return sum(steps * both * sums * hidden[-1] * (width + hidden[-1]) for width in widths)
+
+
+def _own_recurrent(x: torch.Tensor, state: Any, weights: Sequence[torch.Tensor], *_: Any, out: Any) -> int:
+    return _recurrent(x, weights)
+
+
+# Of the operators that multiply in int8, by their names: not all of them are in every PyTorch.
+INT8_FORMULAS: Mapping[str, Callable[..., int]] = {
+    "aten::_int_mm": _dense_int8,
+    "onednn::qlinear_pointwise": _dense_int8,
+    "onednn::qconv_pointwise": _conv_int8,
+    "onednn::qconv1d_pointwise": _conv_int8,
+    "onednn::qconv2d_pointwise": _conv_int8,
+    "onednn::qconv3d_pointwise": _conv_int8,
+    "quantized::linear": _dense_int8,
+    "quantized::linear_relu": _dense_int8,
+    "quantized::linear_dynamic": _dense_int8,
+    "quantized::linear_relu_dynamic": _dense_int8,
+    "quantized::conv1d": _packed_conv,
+    "quantized::conv2d": _packed_conv,
+    "quantized::conv2d_relu": _packed_conv,
+    "quantized::conv3d": _packed_conv,
+    "aten::quantized_lstm": _packed_recurrent,
+    "aten::quantized_gru": _packed_recurrent,
+    "octune::recurrent": _own_recurrent,
+}
+INT8_SPACES = ("octune::", "onednn::", "quantized::")
+MULTIPLY = ("linear", "conv", "matmul", "recurrent", "gru", "lstm")
+
+
+class _ByPrecision(_Counter):  # type: ignore[no-untyped-call]
+    """Counts by what operators compute in, whoever called them."""
+
+    def __init__(self) -> None:
+        super().__init__({}, {})
+        self.uncounted: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = func._schema.name
+        formula = INT8_FORMULAS.get(name)
+        if formula is None and not name.startswith(INT8_SPACES):
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        out = func(*args, **(kwargs or {}))
+        if formula is not None:
+            self.ops["int8"] += formula(*args, out=out)
+        elif any(word in name for word in MULTIPLY) and "pack" not in name:
+            self.uncounted[name] += 1
+        return out
+
+    def _owner(self, packet: Any, args: tuple[Any, ...]) -> str | None:
+        half = any(getattr(leaf, "dtype", None) == torch.bfloat16 for leaf in tree_leaves(args))
+        return "bf16" if half else None
 
 
 def _floats(out: Any) -> bool:

@@ -70,6 +70,9 @@ FORMULAS: Mapping[str, Callable[[NodeDef, list[Sizes], Sizes], int]] = {
     "Conv3DBackpropInputV2": _conv_transpose,
     "Einsum": _einsum,
 }
+# The same of int8 kernels, by a word of their names; ranges and zero points follow the two operands.
+QUANTIZED = ("Quantized", "_Quantized", "_FusedQuantized", "_MklQuantized")
+QUANTIZED_FORMULAS = {"Depthwise": _depthwise, "Conv": _conv, "MatMul": _batch_matmul}
 
 
 def counted(graph: Graph, like: GraphDef, names: Mapping[str, str], inside: set[str], inputs: Inputs) -> Work:
@@ -81,21 +84,29 @@ def counted(graph: Graph, like: GraphDef, names: Mapping[str, str], inside: set[
     unseen, uncounted, others = Counter[str](), Counter[str](), Counter[str]()
     for node in graph:
         title = TITLES.get(node.op, node.op)
-        if node.op in FORMULAS:
-            read = [_sizes(shapes, tensor) for tensor in graph.inputs(node)]
+        formula = _formula(node.op)
+        if formula is not None:
+            operands = graph.inputs(node)[: 2 if node.op not in FORMULAS else None]
+            read = [_sizes(shapes, tensor) for tensor in operands]
             made = _sizes(shapes, f"{node.name}:0")
             sizes = [size for size in read if size is not None]
             if made is None or len(sizes) < len(read) or node.name in inside:
                 uncounted[title] += 1
             elif node.name in names:
-                ops[names[node.name]] += FORMULAS[node.op](node, sizes, made)
+                ops[names[node.name]] += formula(node, sizes, made)
             else:
-                unseen[title] += FORMULAS[node.op](node, sizes, made)
+                unseen[title] += formula(node, sizes, made)
         elif (node.op in OTHERS or node.op in TITLES) and _floats(node):
             others[title] += 1
     for function in like.library.function:
         uncounted.update(node.op for node in function.node_def if node.op in FORMULAS)
     return Work(dict(ops), unseen, uncounted, others)
+
+
+def _formula(op: str) -> Callable[[NodeDef, list[Sizes], Sizes], int] | None:
+    if op in FORMULAS or not op.startswith(QUANTIZED):
+        return FORMULAS.get(op)
+    return next((formula for word, formula in QUANTIZED_FORMULAS.items() if word in op), None)
 
 
 def _floats(node: NodeDef) -> bool:
