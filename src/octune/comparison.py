@@ -20,8 +20,8 @@ __all__ = ["Check", "Flip", "Side"]
 class Side:
     """One of the two models, and what was found out about it.
 
-    ``ops`` is how many of its ops with weights compute in int8, ``coverage`` which share of its multiply-adds;
-    None where that cannot be told.
+    ``ops`` is how many of its ops with weights compute in int8, ``coverage`` which share of its
+    multiply-adds; None where that cannot be told.
     """
 
     name: str
