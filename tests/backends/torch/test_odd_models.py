@@ -5,6 +5,7 @@ refused.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,33 @@ class Listed(nn.Module):
     def forward(self, items: list[torch.Tensor], scales: dict[str, torch.Tensor]) -> torch.Tensor:
         out: torch.Tensor = self.body(torch.stack(items) * scales["all"])
         return out
+
+
+@dataclass
+class Answer:
+    logits: torch.Tensor
+    hidden: torch.Tensor
+    count: int
+
+
+class Answering(nn.Module):
+    """Returns an object of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = network()
+
+    def forward(self, x: torch.Tensor) -> Answer:
+        return Answer(self.body(x), self.body[0](x), len(x))
+
+
+def test_a_model_that_returns_an_object_is_tuned() -> None:
+    config = {**EAGER, "tuning": {"objective": "modelsize"}}
+    result = octune.tune(Answering(), calibration=[rows()], evaluation=[rows()] * 2, config=config)
+    assert result.met, str(result)
+    assert result.plan.counts()["int8"] > 0
+    with torch.inference_mode():
+        assert isinstance(result.model(rows()), Answer)
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.*deprecated:DeprecationWarning")

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence
 from octune.backends.batches import LABELS, Inputs, Reading, Splitter, find_mask
 from octune.errors import DataError
 
-__all__ = ["Trying", "in_float32", "named_outputs", "same_answers", "the_input"]
+__all__ = ["Trying", "in_float32", "named_outputs", "named_tensors", "same_answers", "the_input"]
 
 
 class Trying(Splitter):
@@ -102,25 +102,24 @@ def _to_tensor(value: Any, name: str) -> Any:
 
 def named_outputs(outputs: Any) -> dict[str, np.ndarray[Any, Any]]:
     """Arrays by name: a Hugging Face output by its own names, a tuple by position, a tensor as "output"."""
+    return {name: _array(value) for name, value in named_tensors(outputs).items()}
+
+
+def named_tensors(outputs: Any) -> dict[str, torch.Tensor]:
+    """The same as tensors; what else a model returns is left out."""
     if isinstance(outputs, torch.Tensor):
-        return {"output": _array(outputs)}
+        return {"output": outputs}
     if isinstance(outputs, Mapping):
-        return {
-            str(name): _array(value) for name, value in outputs.items() if isinstance(value, torch.Tensor)
-        }
-    if isinstance(outputs, list | tuple):
-        return {
-            str(index): _array(value)
-            for index, value in enumerate(outputs)
-            if isinstance(value, torch.Tensor)
-        }
-    if dataclasses.is_dataclass(outputs) and not isinstance(outputs, type):
-        return {
-            name: _array(value) for name, value in vars(outputs).items() if isinstance(value, torch.Tensor)
-        }
-    raise DataError(
-        f"The model returned a {type(outputs).__name__}. Expected a tensor, a tuple or a dict of tensors."
-    )
+        found = {str(name): value for name, value in outputs.items()}
+    elif isinstance(outputs, list | tuple):
+        found = {str(index): value for index, value in enumerate(outputs)}
+    elif dataclasses.is_dataclass(outputs) and not isinstance(outputs, type):
+        found = vars(outputs)
+    else:
+        raise DataError(
+            f"The model returned a {type(outputs).__name__}. Expected a tensor, a tuple or a dict of tensors."
+        )
+    return {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:

@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from octune.backends.batches import Inputs
+from octune.backends.torch.batches import named_tensors
 from octune.backends.torch.hooks import hooks
 from octune.backends.torch.layers import Layer
 from octune.harm import output_spread
@@ -149,14 +150,8 @@ def _parts(output: Any) -> list[torch.Tensor]:
 
 
 def _floats(outputs: Any) -> list[torch.Tensor]:
-    if isinstance(outputs, torch.Tensor):
-        outputs = [outputs]
-    values = list(outputs.values()) if isinstance(outputs, Mapping) else list(outputs)
-    found = [
-        value
-        for value in values
-        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.ndim > 0
-    ]
+    values = named_tensors(outputs).values()
+    found = [value for value in values if value.is_floating_point() and value.ndim > 0]
     if not found or not any(value.requires_grad for value in found):
         raise RuntimeError("the model's output cannot be differentiated")
     return [value for value in found if value.requires_grad]
