@@ -7,13 +7,24 @@
 A strategy is written as a generator, so that it reads from top to bottom: it yields a proposal and receives
 the trial that came of it. It must be a pure function of the space and of what it was told: a resumed run asks
 the same questions, and the journal answers those that were answered before.
+
+A strategy that knows several proposals before it is told of the first one announces them:
+
+    for proposal in self.announced(proposals):
+        trial = yield proposal
+
+They are asked for one by one all the same. An engine that can try several plans at a time looks at
+:meth:`Strategy.ahead`; whether it does changes nothing in what is asked, and in what order.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import count
+from typing import Generic, TypeVar
 
 from octune.plan import Plan
 from octune.result import Trial
@@ -31,6 +42,27 @@ class Proposal:
 
 
 Search = Generator[Proposal, Trial, None]
+P = TypeVar("P", bound=Proposal)
+
+
+class _Announced(Iterator[P], Generic[P]):
+    """Proposals that can be looked at before it is their turn; they are made no earlier."""
+
+    def __init__(self, proposals: Iterable[P]) -> None:
+        self._unseen, self._seen = iter(proposals), deque[P]()
+
+    def __next__(self) -> P:
+        return self._seen.popleft() if self._seen else next(self._unseen)
+
+    def ahead(self) -> Iterator[P]:
+        """Those whose turn has not come."""
+        for place in count():
+            if place == len(self._seen):
+                following = next(self._unseen, None)
+                if following is None:
+                    return
+                self._seen.append(following)
+            yield self._seen[place]
 
 
 class Strategy(ABC):
@@ -45,6 +77,7 @@ class Strategy(ABC):
         self._told: dict[Plan, Trial] = {}
         self._search: Search | None = None  # begun by the first question: making a strategy runs nothing
         self._pending: Proposal | None = None
+        self._announced: _Announced[Proposal] = _Announced(())
 
     @abstractmethod
     def search(self) -> Search:
@@ -58,6 +91,18 @@ class Strategy(ABC):
         while self._pending is not None and self._pending.plan in self._told:
             self._advance(self._told[self._pending.plan])
         return self._pending
+
+    def announced(self, proposals: Iterable[P]) -> Iterator[P]:
+        """For :meth:`search`: the same proposals, none of which depends on what comes of those before it."""
+        announced = _Announced(proposals)
+        self._announced = announced
+        return announced
+
+    def ahead(self) -> Iterator[Proposal]:
+        """What will be asked for after the plan of :meth:`ask`, whatever comes of that, as far as it is known
+        now. A trial may end the search before.
+        """
+        return (proposal for proposal in self._announced.ahead() if proposal.plan not in self._told)
 
     def tell(self, trial: Trial) -> None:
         """What came of the plan that was asked for."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from octune.cost.noise import CLEAR
 from octune.plan import Plan
@@ -18,19 +19,29 @@ from octune.search.base import Proposal, Search, Strategy
 __all__ = ["Exhaustive"]
 
 
+@dataclass(frozen=True, slots=True)
+class _Predicted(Proposal):
+    """A plan with its predicted cost."""
+
+    cost: float
+
+
 class Exhaustive(Strategy):
     """See the module's docstring."""
 
     def search(self) -> Search:
         passed: float | None = None
-        for cost, plan in self._plans():
-            if passed is not None and cost > CLEAR * passed:
+        for proposal in self.announced(
+            _Predicted(plan, f"the next fastest plan, predicted {cost:.4g}", cost)
+            for cost, plan in self._plans()
+        ):
+            if passed is not None and proposal.cost > CLEAR * passed:
                 return
-            trial = yield Proposal(plan, f"the next fastest plan, predicted {cost:.4g}")
+            trial = yield proposal
             if trial.passed and not self.keep_going:
                 return
             if trial.passed and passed is None:
-                passed = cost
+                passed = proposal.cost
 
     def _plans(self) -> Iterator[tuple[float, Plan]]:
         """All plans in the order of their predicted cost, made one by one."""

@@ -18,6 +18,7 @@ import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,6 +32,7 @@ from octune.search.ladder import KINDS
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.samplers import BaseSampler
+    from optuna.trial import Trial as OptunaTrial
 
 __all__ = ["Bayesian", "Random", "Tpe"]
 
@@ -46,12 +48,16 @@ class Random(Strategy):
     """
 
     def search(self) -> Search:
+        for proposal in self.announced(self._drawn()):
+            trial = yield proposal
+            if trial.passed and not self.keep_going:
+                return
+
+    def _drawn(self) -> Iterator[Proposal]:
         fastest = self.space.fastest()
-        trial = yield Proposal(fastest, "every op in its fastest scheme")
-        if trial.passed and not self.keep_going:
-            return
+        yield Proposal(fastest, "every op in its fastest scheme")
         others = {op: ladder[1:] for op, ladder in self.space.ladders.items() if len(ladder) > 1}
-        generator, misses = np.random.default_rng(self.seed), 0
+        generator, misses, drawn = np.random.default_rng(self.seed), 0, {fastest}
         while others and misses < PATIENCE:
             count = int((len(others) + 1) ** generator.random())
             moved = generator.permutation(len(others))[:count]
@@ -59,17 +65,27 @@ class Random(Strategy):
             plan = fastest.with_(
                 {op: others[op][generator.integers(len(others[op]))].scheme for op in chosen}
             )
-            if plan in self._told or not plan.names("int8"):
+            if plan in drawn or not plan.names("int8"):
                 misses += 1
                 continue
             misses = 0
-            trial = yield Proposal(plan, f"{plural(count, 'op')} drawn at random")
-            if trial.passed and not self.keep_going:
-                return
+            drawn.add(plan)
+            yield Proposal(plan, f"{plural(count, 'op')} drawn at random")
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked(Proposal):
+    """A plan that a sampler has asked for."""
+
+    asked: OptunaTrial = field(compare=False)
 
 
 class _Sampled(Strategy):
-    """Base of the strategies that one of Optuna's samplers steers."""
+    """Base of the strategies that one of Optuna's samplers steers. It is asked for ``at_once`` plans before
+    it is told what came of them, wherever they are tried.
+    """
+
+    at_once = 1
 
     @abstractmethod
     def sampler(self) -> BaseSampler:
@@ -83,19 +99,23 @@ class _Sampled(Strategy):
         for first in self._beginnings(groups):
             study.enqueue_trial(first)
         while misses < PATIENCE:
-            asked = study.ask(dict(choices))
-            plan = self._plan([(ops, asked.params[str(index)]) for index, (ops, _) in enumerate(groups)])
-            # fp32 need not be evaluated: it passes, and costs all there is.
-            known = plan in self._told
-            if not plan.names("int8"):
-                study.tell(asked, 1.0)
-                misses += 1
-                continue
-            misses = misses + 1 if known else 0
-            trial = yield Proposal(plan, f"drawn by {type(self).__name__.lower()}")
-            study.tell(asked, self._value(trial))
-            if trial.passed and not self.keep_going:
-                return
+            drawn: list[_Asked] = []
+            for _ in range(self.at_once):
+                asked = study.ask(dict(choices))
+                plan = self._plan([(ops, asked.params[str(index)]) for index, (ops, _) in enumerate(groups)])
+                # fp32 need not be evaluated: it passes, and costs all there is.
+                if not plan.names("int8"):
+                    study.tell(asked, 1.0)
+                    misses += 1
+                    continue
+                known = plan in self._told or any(plan == other.plan for other in drawn)
+                misses = misses + 1 if known else 0
+                drawn.append(_Asked(plan, f"drawn by {type(self).__name__.lower()}", asked))
+            for proposal in self.announced(drawn):
+                trial = yield proposal
+                study.tell(proposal.asked, self._value(trial))
+                if trial.passed and not self.keep_going:
+                    return
 
     def _groups(self) -> list[tuple[list[str], tuple[str, ...]]]:
         """Ops that share a choice, the most harmful first, and the kinds of rungs they can choose from."""
@@ -144,7 +164,11 @@ class _Sampled(Strategy):
 
 
 class Tpe(_Sampled):
-    """A tree-structured Parzen estimator: draws what was more common in good plans than in bad ones."""
+    """A tree-structured Parzen estimator: draws what was more common in good plans than in bad ones. It learns
+    little from one more answer, so it can wait for four: a cluster scores them at the same time.
+    """
+
+    at_once = 4
 
     def sampler(self) -> BaseSampler:
         from optuna.samplers import TPESampler
