@@ -124,19 +124,23 @@ def _search(study: Study, strategy: Strategy, ranges: Ranges) -> str:
     What earlier processes have tried is told to the strategy again, whatever time they took.
     """
     known = sum(record["form"] == "eager" for record in study.journal.records("trial"))
-    while True:
-        study.stop.replaying = len(study.trials) < known
-        study.clock.enter("look", "choosing a plan, without labels")
-        proposal = None if study.stop.reason else strategy.ask()
-        if reason := study.stop.reason:
-            return reason
-        if proposal is None:
-            break
-        known = known if study.tried(proposal.plan, ranges) else 0
-        trial = study.trial(proposal.plan, proposal.reason, ranges)
-        if trial is None:
-            return study.stop.reason
-        strategy.tell(trial)
+    try:
+        while True:
+            study.stop.replaying = len(study.trials) < known
+            study.clock.enter("look", "choosing a plan, without labels")
+            proposal = None if study.stop.reason else strategy.ask()
+            if reason := study.stop.reason:
+                return reason
+            if proposal is None:
+                break
+            known = known if study.tried(proposal.plan, ranges) else 0
+            ahead = (coming.plan for coming in strategy.ahead())
+            trial = study.trial(proposal.plan, proposal.reason, ranges, ahead)
+            if trial is None:
+                return study.stop.reason
+            strategy.tell(trial)
+    finally:
+        study.search_ended()
     return (
         "a plan met the criterion"
         if any(trial.passed for trial in study.trials)

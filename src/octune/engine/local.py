@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,6 +34,7 @@ from octune.evaluation.pairing import Pairing
 from octune.plan import Plan, Scheme
 from octune.referee import Standard
 from octune.result import Trial
+from octune.score import Score
 
 __all__ = ["Study"]
 
@@ -187,8 +188,10 @@ class Study:
 
     # -- trials ----------------------------------------------------------------------------------------------
 
-    def trial(self, plan: Plan, reason: str, ranges: Ranges) -> Trial | None:
-        """Apply a plan, score it, time it in turns with fp32. None when the user interrupted it."""
+    def trial(self, plan: Plan, reason: str, ranges: Ranges, ahead: Iterable[Plan] = ()) -> Trial | None:
+        """Apply a plan, score it, time it in turns with fp32. None when the user interrupted it. ``ahead``
+        are plans that will be asked for after this one, for engines that can score several at a time.
+        """
         self.stop.trials += 1
         reason = self._distinct(reason, plan)
 
@@ -204,7 +207,7 @@ class Study:
                     else self.attempt(
                         trial,
                         lambda: self.backend.apply(plan, ranges),
-                        lambda model: self._eager_speed(model, plan),
+                        lambda model: self.eager_speed(model, plan),
                     )
                 )
             if answer is None:
@@ -216,6 +219,10 @@ class Study:
     def tried(self, plan: Plan, ranges: Ranges) -> bool:
         """Whether the journal has a trial of this plan."""
         return self.journal.known("trial", trial_key("eager", plan, ranges)) is not None
+
+    def broken_off(self, plan: Plan, ranges: Ranges) -> bool:
+        """Whether an earlier process of the run has ended at a trial of this plan."""
+        return self.journal.broken_off("trial", trial_key("eager", plan, ranges))
 
     def _distinct(self, reason: str, plan: Plan) -> str:
         """A reason that no other plan has: what tells it from the last one of that name is added."""
@@ -235,12 +242,10 @@ class Study:
         """A trial with what came of it, as plain data; None when the user interrupted it."""
         begun = time.perf_counter()
         try:
-            model = make()
-            placed = self.placed(model, trial)
-            # Timed before it is scored: evaluation code may leave its mark on the model (train mode, hooks).
-            trial = replace(trial.timed(speed(placed)), size=self.backend.size(model))
+            placed, trial = self.measured(trial, make, speed)
+            self._doubt(trial)
             self.listener.progress(0.0)
-            trial = replace(trial, score=self.evaluator(placed, self.pairing, self._standard()))
+            trial = replace(trial, score=self.scored(placed, trial))
         except ClusterError:  # says nothing about the plan
             raise
         except KeyboardInterrupt:
@@ -250,6 +255,22 @@ class Study:
             log.debug("trial", exc_info=True)
             trial = replace(trial, error=f"{type(error).__name__}: {summary(error)}")
         return replace(trial, seconds=time.perf_counter() - begun).to_json()
+
+    def measured(
+        self, trial: Trial, make: Callable[[], Any], speed: Callable[[Any], Timed | None]
+    ) -> tuple[Any, Trial]:
+        """The model of a trial, as it is handed to what scores it, and the trial with its speed and size."""
+        model = make()
+        placed = self.placed(model, trial)
+        # Timed before it is scored: evaluation code may leave its mark on the model (train mode, hooks).
+        return placed, replace(trial.timed(speed(placed)), size=self.backend.size(model))
+
+    def scored(self, placed: Any, trial: Trial) -> Score:
+        """What a model scores, against fp32."""
+        return self.evaluator(placed, self.pairing, self.standard)
+
+    def search_ended(self) -> None:
+        """Plans that were said to come will not be asked for."""
 
     def model(self, trial: Trial) -> Any:
         """The model of a trial. An eager one is made anew from its plan, so it is as it was before any
@@ -277,21 +298,24 @@ class Study:
         baseline = None if self.baseline_trial is None else self.baseline_trial.score
         return trial if baseline is None else trial.judged(self.criterion, baseline)
 
-    def _standard(self) -> Standard | None:
+    @property
+    def standard(self) -> Standard | None:
         """What lets a hopeless candidate be stopped early: fp32's items, to compare with."""
         baseline = None if self.baseline_trial is None else self.baseline_trial.score
         return None if baseline is None or baseline.items is None else Standard(baseline, self.criterion)
 
-    def _eager_speed(self, model: Any, plan: Plan) -> Timed | None:
+    def eager_speed(self, model: Any, plan: Plan) -> Timed | None:
         """The speed of a model that runs op by op."""
-        most = self.stopwatch.most(plan)
-        measured = self.speed(model, most=most)
-        if measured is not None and measured.speed.ratio > most:
+        return self.speed(model, most=self.stopwatch.most(plan))
+
+    def _doubt(self, trial: Trial) -> None:
+        """Say so where a trial cannot be as fast as it was measured to be."""
+        most = self.stopwatch.most(trial.plan)
+        if trial.form == "eager" and trial.speed is not None and trial.speed.ratio > most:
             self.note(
-                f"a speed-up of {measured.speed} is doubtful: by what its ops take alone, it is no more than "
+                f"a speed-up of {trial.speed} is doubtful: by what its ops take alone, it is no more than "
                 f"{most:.2f}x"
             )
-        return measured
 
     def speed(self, model: Any, rival: Speedup = FP32, most: float = math.inf) -> Timed | None:
         """How fast a model is, in turns with fp32."""

@@ -102,6 +102,11 @@ class Evaluator(ABC):
         """Whether parts of the data can be scored by themselves, as a :class:`Spread` does."""
         return False
 
+    @property
+    def spreads_by_number(self) -> bool:
+        """Whether only numbers of parts are sent: then several models can be scored at the same time."""
+        return self.spreads
+
     def bound(self, backend: Runner | None) -> Self:
         """The same evaluator for the models of another backend: one in another process, say."""
         other = copy.copy(self)
@@ -172,6 +177,10 @@ class MetricEvaluator(Evaluator):
     @property
     def spreads(self) -> bool:
         return True
+
+    @property
+    def spreads_by_number(self) -> bool:
+        return self._batches.count is not None
 
     def bound(self, backend: Runner | None) -> Self:
         other = super().bound(backend)

@@ -93,11 +93,11 @@ class FunctionEvaluator(Evaluator):
             or count < 2 * LEAST_BLOCK
             or (self._share is not None and pairing.items is None)
         ):
-            return self._evaluate(model, pairing)[0]
+            return self._in_full(model, pairing, count)
         order = np.random.default_rng(self._seed).permutation(count)
         referee = Referee(standard, order, np.ones(count, dtype=np.int64), shuffled=True)
         if not referee.exact:
-            return self._evaluate(model, pairing)[0]
+            return self._in_full(model, pairing, count)
         places = np.arange(count)
         if self._share is not None and pairing.items is not None:
             places = self._share(pairing.items)
@@ -114,6 +114,12 @@ class FunctionEvaluator(Evaluator):
                 return replace(_score(items[done], hits[done], limits), total=count, p=p, index=done)
             block = round(seen * (BLOCK_GROWTH - 1))
         return _score(items, hits, limits)
+
+    def _in_full(self, model: Any, pairing: Pairing, count: int) -> Any:
+        """What it scores over all items, of which fp32 had ``count``."""
+        if isinstance(model, Spread) and self._subset and self._share is None and count > 1:
+            return self._some(model, np.arange(count))
+        return self._evaluate(model, pairing)[0]
 
     def _all(self, model: Any) -> Any:
         model = model.here if isinstance(model, Spread) else model  # only the whole says how many there are

@@ -20,7 +20,7 @@ import numpy as np
 from octune.errors import EvaluationError, EvaluationTimeout, OctuneError
 from octune.score import Score
 
-__all__ = ["as_score", "call_limited"]
+__all__ = ["as_score", "call_limited", "expired"]
 
 T = TypeVar("T")
 REPEAT = 1.0
@@ -54,7 +54,7 @@ def _alarm(seconds: float) -> Iterator[None]:
     def ring(signum: int, frame: object) -> None:
         nonlocal rang
         rang = True
-        raise _expired(seconds)
+        raise expired(seconds)
 
     begun = time.monotonic()
     before = signal.signal(signal.SIGALRM, ring)
@@ -69,7 +69,7 @@ def _alarm(seconds: float) -> Iterator[None]:
         if waiting:  # another alarm (a test runner's, say) was set: it gets what is left of its time
             signal.setitimer(signal.ITIMER_REAL, max(waiting - (time.monotonic() - begun), 1e-3), interval)
     if rang:
-        raise _expired(seconds)
+        raise expired(seconds)
 
 
 def _in_thread(function: Callable[[], T], seconds: float) -> T:
@@ -86,13 +86,14 @@ def _in_thread(function: Callable[[], T], seconds: float) -> T:
     thread.start()
     thread.join(seconds)
     if thread.is_alive():
-        raise _expired(seconds)
+        raise expired(seconds)
     if failure:
         raise failure[0]
     return outcome[0]
 
 
-def _expired(seconds: float) -> EvaluationTimeout:
+def expired(seconds: float) -> EvaluationTimeout:
+    """What is raised after so many seconds."""
     return EvaluationTimeout(
         f"The evaluation ran past the limit of {seconds:g} s for one trial (tuning.trial_timeout)."
     )

@@ -164,8 +164,8 @@ class _Sampled(Strategy):
 
 
 class Tpe(_Sampled):
-    """A tree-structured Parzen estimator: draws what was more common in good plans than in bad ones. It learns
-    little from one more answer, so it can wait for four: a cluster scores them at the same time.
+    """A tree-structured Parzen estimator: draws what was more common in good plans than in bad ones. It
+    learns little from one more answer, so it can wait for four: a cluster scores them at the same time.
     """
 
     at_once = 4

@@ -23,7 +23,7 @@ from typing import Any
 
 from octune.engine.ray.kind import difference
 from octune.engine.ray.nodes import Node, connect, disconnect, hire, nodes
-from octune.engine.ray.rounds import AHEAD, Member, Round, Shard, taken
+from octune.engine.ray.rounds import Member, Rounds, Shard, taken
 from octune.engine.ray.worker import Box
 from octune.errors import ClusterError, summary
 
@@ -33,8 +33,6 @@ log = logging.getLogger("octune")
 TIMING = "octune_timing"  # the resource of a node where nothing but timing is done
 LOOK_SECONDS = 5.0  # how often it is seen whether there are new nodes
 STARTING = 60.0  # seconds that new workers get, and that a run waits for one after it has lost all
-SHARD_SECONDS = 0.25  # long against the millisecond that sending one takes, short against an evaluation
-LARGEST = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +67,9 @@ class Crew:
         self._looked = -math.inf
         self._here: Mapping[str, Any] = {}
         self._connected: bool | None = None  # whether this has connected, and so must disconnect
-        self._pace: float | None = None  # seconds for one part of a shard
         self.left_out: dict[str, str] = {}  # nodes that are not used, and why
         self.timer: Any = None
-        self.latest: Round | None = None
+        self.rounds = Rounds(self)
         self.kinds: dict[str, Mapping[str, Any]] = {}
 
     # -- beginning and end -----------------------------------------------------------------------------------
@@ -214,26 +211,9 @@ class Crew:
 
     # -- what they do ----------------------------------------------------------------------------------------
 
-    def parts_each(self, left: int = 0) -> int:
-        """How many parts of the work make a shard of the right length; fewer at the end, where ``left`` is
-        known: all workers are to come to it at the same time.
-        """
-        if self._pace is None:
-            return 1
-        each = min(LARGEST, round(SHARD_SECONDS / max(self._pace, 1e-6)))
-        fair = math.ceil(left / (AHEAD * max(1, len(self.members)))) if left > 0 else each
-        return max(1, min(each, fair))
-
     def run(self, shards: Iterable[Shard]) -> Generator[Any, None, None]:
-        """What the workers answer, in the order of the shards. One pass goes on at a time."""
-        self.latest = Round(self, shards)
-        self._pace = None  # another model is as fast as it is
-        return self.latest.results()
-
-    def note_pace(self, seconds: float, size: int) -> None:
-        """So long did a shard of that size take."""
-        each = seconds / max(1, size)
-        self._pace = each if self._pace is None else 0.7 * self._pace + 0.3 * each
+        """What the workers answer, in the order of the shards."""
+        return self.rounds.begin(shards).results()
 
     def tell(self, done: Mapping[str, int]) -> None:
         """How many parts each node has done."""

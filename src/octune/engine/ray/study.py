@@ -20,10 +20,12 @@ from octune.calibration import Ranges
 from octune.cost.latency import FP32, Latency, Speedup, Timed
 from octune.engine.local import Study
 from octune.engine.ray.crew import Crew
+from octune.engine.ray.foresight import Foresight
 from octune.engine.ray.kind import describe
 from octune.engine.ray.rounds import Shard
+from octune.engine.ray.together import Wait
 from octune.engine.ray.worker import Box, Parcel, Recipe
-from octune.errors import UnsupportedError, WorkspaceError, plural, summary
+from octune.errors import EvaluationTimeout, UnsupportedError, WorkspaceError, plural, summary
 from octune.evaluation.evaluator import Evaluator, MetricEvaluator
 from octune.evaluation.function import FunctionEvaluator
 from octune.evaluation.pairing import Pairing
@@ -59,6 +61,7 @@ class RayStudy(Study):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._boxes: dict[tuple[str, int], Box] = {}
+        self._foresight, self._ahead = Foresight(self), tuple[Plan, ...]()
         if self.crew.wanted.timing == "node":
             self.survey.time_ops, self.apart.elsewhere = self._time_ops, frozenset({"cost"})
 
@@ -140,10 +143,47 @@ class RayStudy(Study):
         self.crew.close()
         super().close()
 
+    # -- trials ----------------------------------------------------------------------------------------------
+
+    def trial(self, plan: Plan, reason: str, ranges: Ranges, ahead: Iterable[Plan] = ()) -> Trial | None:
+        self._ahead = ahead
+        return super().trial(plan, reason, ranges)
+
+    def measured(
+        self, trial: Trial, make: Callable[[], Any], speed: Callable[[Any], Timed | None]
+    ) -> tuple[Any, Trial]:
+        if trial.form == "eager" and trial not in self._foresight:
+            self._foresight.drop()  # another plan than was foreseen is asked for
+            self._foresight.begin(trial, self._ahead)
+        if trial in self._foresight:
+            return self.elsewhere(trial), self._foresight.measured(trial)
+        return super().measured(trial, make, speed)
+
+    def measured_alone(self, trial: Trial) -> Trial:
+        """An eager trial with its speed and size."""
+        return super().measured(
+            trial, lambda: self.model(trial), lambda model: self.eager_speed(model, trial.plan)
+        )[1]
+
+    def scored(self, placed: Any, trial: Trial) -> Score:
+        if self._foresight.scores(trial):
+            try:
+                return self._foresight.score(trial)
+            except EvaluationTimeout:  # beside others it may have had too few workers
+                self._foresight.drop(willing=False)
+        return super().scored(placed, trial)
+
+    def search_ended(self) -> None:
+        self._foresight.drop(willing=not self.stop.interrupted)
+
     # -- models that are elsewhere ---------------------------------------------------------------------------
 
     def placed(self, model: Any, trial: Trial) -> Any:
         return _Elsewhere(model, self, self._recipe(trial))
+
+    def elsewhere(self, trial: Trial, wait: Wait | None = None) -> Spread:
+        """The model of a trial that need not be here."""
+        return _Elsewhere(None, self, self._recipe(trial), wait)
 
     def _recipe(self, trial: Trial) -> Recipe:
         if trial.form == "fp32":
@@ -168,21 +208,25 @@ class RayStudy(Study):
         parts: Iterable[Any],
         *more: Any,
         least: int = 1,
+        wait: Wait | None = None,
     ) -> Generator[Any, None, None]:
-        """What the workers find for the parts, in their order; ``least`` of them or more go together."""
-        name = "search" if evaluator is self.evaluator else "held out"
+        """What the workers find for the parts, in their order; ``least`` of them or more go together. With
+        ``wait`` other models are scored beside this one.
+        """
+        name = "held out" if evaluator is self.certifier else "search"
 
         def shards() -> Iterator[Shard]:
             unsent, left = length_hint(parts), iter(parts)
             while True:
-                size = max(least, self.crew.parts_each(unsent))
+                size = max(least, begun.parts_each(unsent))
                 part = list(islice(left, unsent if 0 < unsent - size < least else size))
                 if not part:
                     return
                 unsent -= len(part)
                 yield Shard(method, (self.parcel, recipe, name, part, *more), len(part))
 
-        return self.crew.run(shards())
+        begun = self.crew.rounds.begin(shards(), recipe.key, alone=wait is None)
+        return begun.results(wait)
 
     # -- timing on a node ------------------------------------------------------------------------------------
 
@@ -228,19 +272,21 @@ def _spreads(evaluator: Evaluator) -> bool:
 class _Elsewhere(Spread):
     """A model that workers make by its recipe."""
 
-    def __init__(self, here: Any, study: RayStudy, recipe: Recipe) -> None:
+    def __init__(self, here: Any, study: RayStudy, recipe: Recipe, wait: Wait | None = None) -> None:
         super().__init__(here)
-        self._study, self.recipe = study, recipe
+        self._study, self.recipe, self._wait = study, recipe, wait
 
     def answers(
         self, evaluator: MetricEvaluator, parts: Iterable[tuple[int, Any]], pairing: Pairing
     ) -> Answers:
         known = pairing.without_batches()
-        with closing(self._study.spread(self.recipe, "answers", evaluator, parts, known)) as found:
+        spread = self._study.spread(self.recipe, "answers", evaluator, parts, known, wait=self._wait)
+        with closing(spread) as found:
             for answers in found:
                 yield from answers
 
     def scores(self, evaluator: FunctionEvaluator, places: Sequence[int]) -> list[Score]:
         # one item's score could not be told from a score of all
-        with closing(self._study.spread(self.recipe, "scores", evaluator, places, least=2)) as found:
+        spread = self._study.spread(self.recipe, "scores", evaluator, places, least=2, wait=self._wait)
+        with closing(spread) as found:
             return list(found)
