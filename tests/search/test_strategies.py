@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import islice
 
 import pytest
 from hypothesis import given, settings
@@ -156,6 +157,30 @@ def test_many_ops_share_choices() -> None:
     # the most harmful ones for themselves
     assert [ops for ops, _ in groups[:8]] == [[f"op{i:03}"] for i in range(8)]
     assert sorted(op for ops, _ in groups for op in ops) == sorted(harm)
+
+
+@pytest.mark.parametrize(("name", "known"), [("exhaustive", 12), ("random", 12), ("tpe", 3)])
+def test_what_is_announced_is_what_is_asked_for(name: str, known: int) -> None:
+    harm = {f"op{i}": 0.1 for i in range(9)}
+    space, worlds = make_space(harm, schemes=EVERYTHING), [World(harm, limit=-1.0) for _ in range(2)]
+    for world in worlds:
+        strategy, announced = STRATEGIES[name](space, seed=3), list[Proposal]()
+        while len(world.trials) < 13 and (proposal := strategy.ask()) is not None:
+            if world is worlds[0] and not announced:
+                announced = list(islice(strategy.ahead(), 12))
+                assert len(announced) == known
+            elif announced:
+                assert proposal == announced.pop(0)
+            world.trials.append(world.run(proposal))
+            strategy.tell(world.trials[-1])
+    assert worlds[0].plans == worlds[1].plans  # whoever looks ahead changes nothing
+
+
+@pytest.mark.parametrize("name", ["auto", "basic", "bayesian", "mse"])
+def test_these_wait_for_every_answer(name: str) -> None:
+    strategy = STRATEGIES[name](make_space({f"op{i}": 0.1 for i in range(9)}))
+    strategy.ask()
+    assert not list(strategy.ahead())
 
 
 class Repeating(Strategy):

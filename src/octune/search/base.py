@@ -43,18 +43,19 @@ class Proposal:
 
 Search = Generator[Proposal, Trial, None]
 P = TypeVar("P", bound=Proposal)
+P_co = TypeVar("P_co", bound=Proposal, covariant=True)
 
 
-class _Announced(Iterator[P], Generic[P]):
+class _Announced(Iterator[P_co], Generic[P_co]):
     """Proposals that can be looked at before it is their turn; they are made no earlier."""
 
-    def __init__(self, proposals: Iterable[P]) -> None:
-        self._unseen, self._seen = iter(proposals), deque[P]()
+    def __init__(self, proposals: Iterable[P_co]) -> None:
+        self._unseen, self._seen = iter(proposals), deque[P_co]()
 
-    def __next__(self) -> P:
+    def __next__(self) -> P_co:
         return self._seen.popleft() if self._seen else next(self._unseen)
 
-    def ahead(self) -> Iterator[P]:
+    def ahead(self) -> Iterator[P_co]:
         """Those whose turn has not come."""
         for place in count():
             if place == len(self._seen):

@@ -1,7 +1,7 @@
 """Plans that a strategy will ask for next are scored beside the one that it asks for now.
 
     foresight = Foresight(study)
-    foresight.begin(trial, ahead)           # as many as there are workers for; each is timed first
+    foresight.begin(trial, ahead)           # with a few of those ahead; each is timed first
     foresight.measured(trial)               # when it is its turn
     foresight.score(trial)
     foresight.drop()                        # the others will not be asked for
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Foresight"]
 
-# Plans that are scored at the same time, at most: all are timed before the first is scored, which is in vain
+# Plans that are scored at the same time, at most. The first one has all workers as long as it has work for
+# them, so a few more are enough that nobody waits. All are timed before the first is scored, which is in vain
 # if the search ends with that one.
-PLANS = 8
+PLANS = 4
 
 
 class Foresight:
@@ -49,8 +50,13 @@ class Foresight:
     def begin(self, trial: Trial, ahead: Iterable[Plan]) -> None:
         """Time a trial that is asked for and some of those ahead, then have them scored."""
         study = self._study
-        most = min(PLANS, len(study.crew.members), study.stop.max_trials - study.stop.trials + 1)
-        if most < 2 or study.standard is None or not study.evaluator.spreads_by_number:
+        most = min(PLANS, study.stop.max_trials - study.stop.trials + 1)
+        if (
+            most < 2
+            or len(study.crew.members) < 2
+            or study.standard is None
+            or not study.evaluator.spreads_by_number
+        ):
             return
         ranges = study.survey.ranges[trial.samples]
         wanted = {trial.key: trial}

@@ -4,7 +4,7 @@ rounds = Rounds(crew)
 for found in rounds.begin(shards).results(): ...        # in the order of the shards
 
 One pass goes on for each model that is scored at the same time. A worker keeps to the model that it has made,
-as long as there is work for that one; then it goes where the fewest are.
+as long as there is work for that one; then it goes to the one that was asked for first.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Round:
         if self._pace is None:
             return 1
         each = min(LARGEST, round(SHARD_SECONDS / max(self._pace, 1e-6)))
-        fair = math.ceil(left / (AHEAD * self._rounds.hands)) if left > 0 else each
+        fair = math.ceil(left / (AHEAD * max(1, self._rounds.workers))) if left > 0 else each
         return max(1, min(each, fair))
 
     # -- for the workers -------------------------------------------------------------------------------------
@@ -175,9 +175,9 @@ class Rounds:
         self._lock = threading.RLock()  # a pass that ran out of time may live on in a thread of its own
 
     @property
-    def hands(self) -> int:
-        """How many workers each pass has, about."""
-        return max(1, len(self._crew.members) // max(1, len(self._open)))
+    def workers(self) -> int:
+        """How many there are."""
+        return len(self._crew.members)
 
     def begin(self, shards: Iterable[Shard], model: Any = None, *, alone: bool = True) -> Round:
         """A new pass. If it is ``alone``, nobody waits any more for those before it."""
@@ -270,10 +270,9 @@ class Rounds:
             self._out[ref] = _Errand(member, begun, number, shard)
 
     def _following(self, member: Member) -> tuple[Round, int, Shard] | None:
-        """What a worker does next: more of what it is at, or else help where the fewest are."""
-        hands = Counter(other.model for other in self._crew.members)
+        """What a worker does next: more of what it is at, or else what was asked for first."""
         most = WINDOW * len(self._crew.members)
-        for begun in sorted(self._open, key=lambda one: (one.model != member.model, hands[one.model])):
+        for begun in sorted(self._open, key=lambda one: one.model != member.model):
             if (following := begun.following(most)) is not None:
                 return begun, *following
         return None

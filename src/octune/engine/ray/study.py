@@ -61,7 +61,8 @@ class RayStudy(Study):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._boxes: dict[tuple[str, int], Box] = {}
-        self._foresight, self._ahead = Foresight(self), tuple[Plan, ...]()
+        self._foresight = Foresight(self)
+        self._ahead: Iterable[Plan] = ()
         if self.crew.wanted.timing == "node":
             self.survey.time_ops, self.apart.elsewhere = self._time_ops, frozenset({"cost"})
 
