@@ -68,7 +68,7 @@ def measure(name: str, options: argparse.Namespace) -> ModelRun:
     from bench_onnx import BASELINE, COLUMNS, CONTENDERS, export
     from bench_speed import Contender, build
 
-    task = _images(options) if name == "efficientnet-lite0" else _sentences(name, options)
+    task = _images(options) if name == "efficientnet-lite0" else sentences(name, options)
     evaluation = list(islice(task.evaluation, QUICK_BATCHES if options.quick else None))
     count = sum(len(labels) for _, labels in evaluation)
 
@@ -156,7 +156,7 @@ def _batches(files: list[tuple[Path, int]]) -> Iterator[tuple[dict[str, Any], An
         )
 
 
-def _sentences(name: str, options: argparse.Namespace) -> Task:
+def sentences(name: str, options: argparse.Namespace) -> Task:
     """Calibrated on rows of the training split, scored on the development split."""
     import torch
     from transformers import AutoModelForSequenceClassification

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime as ort
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
@@ -13,6 +17,7 @@ from octune.backends.onnx import OnnxBackend
 from octune.backends.onnx.activation import feeds_activation
 from octune.backends.onnx.graph import Model, View
 from octune.backends.onnx.runtimes import ONNX_RUNTIME, RUNTIMES
+from octune.plan import Plan, Scheme
 from tests.backends.contract import calibrated, int8_plan
 from tests.backends.onnx.graphs import reference
 
@@ -127,3 +132,70 @@ def test_openvino_fuses_the_function_and_onnx_runtime_needs_an_int8_output() -> 
         got = runtime.build(graph, 1).run(None, {"x": X})[0]
         assert np.linalg.norm(got - wanted) < 0.05 * np.linalg.norm(wanted)
     assert RUNTIMES[0] is ONNX_RUNTIME
+
+
+def test_a_sigmoid_that_gates_int8_is_int8_as_well(tmp_path: Path) -> None:
+    """SiLU, and a gate of its own: ONNX Runtime computes both nodes in int8."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["c1"], "conv1"),
+        helper.make_node("Sigmoid", ["c1"], ["g1"]),
+        helper.make_node("Mul", ["c1", "g1"], ["a1"]),
+        helper.make_node("Conv", ["a1", "w2"], ["c2"], "conv2"),
+        helper.make_node("Sigmoid", ["c2"], ["g2"]),
+        helper.make_node("Mul", ["a1", "g2"], ["a2"]),
+        helper.make_node("Conv", ["a2", "w3"], ["y"], "conv3"),
+    ]
+    stored = {f"w{number}": weight(6, 6, 1, 1, seed=number) for number in (1, 2, 3)}
+    given = model(nodes, stored)
+    backend = OnnxBackend(given, Settings())
+    ranges = calibrated(backend, [{"x": X}])
+    plan = int8_plan(backend, ranges)
+    made = backend.apply(plan, ranges)
+    wanted, got = reference(given, {"x": X})[0], made.run(None, {"x": X})[0]
+    assert 0 < np.linalg.norm(got - wanted) / np.linalg.norm(wanted) < 0.06
+    kinds = fused(made.graph, tmp_path)
+    assert kinds["QLinearSigmoid"] == kinds["QLinearMul"] == 2
+    one_float = backend.apply(plan.with_({"conv3": Scheme.fp32()}), ranges)
+    assert fused(one_float.graph, tmp_path)["QLinearMul"] == 1  # what follows does not take int8
+
+
+def fused(graph: Model, folder: Path) -> Counter[str]:
+    """The types of the nodes that ONNX Runtime makes of a graph."""
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(folder / "fused.onnx")
+    ort.InferenceSession(graph.whole().SerializeToString(), options)
+    return Counter(node.op_type for node in onnx.load(options.optimized_model_filepath).graph.node)
+
+
+@pytest.mark.parametrize("shape", [[2, 5, 8], ["n", 5, 8], ["n", "m", 8]], ids=["fixed", "batch", "free"])
+@pytest.mark.parametrize("repairs", [(), ("bias",)], ids=["plain", "corrected"])
+def test_a_product_and_its_bias_are_int8_where_sizes_are_fixed(
+    shape: list[Any], repairs: tuple[str, ...], tmp_path: Path
+) -> None:
+    """ONNX Runtime would make a Gemm of them, and compute it in float."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"], "op"),
+        helper.make_node("Add", ["p", "b"], ["y"]),
+    ]
+    given = helper.make_model(
+        helper.make_graph(
+            nodes,
+            "net",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+            [
+                numpy_helper.from_array(weight(8, 12).astype(np.float32), "w"),
+                numpy_helper.from_array(weight(12, seed=1).astype(np.float32), "b"),
+            ],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    x = np.random.default_rng(2).standard_normal((2, 5, 8)).astype(np.float32)
+    backend = OnnxBackend(given, Settings())
+    ranges = calibrated(backend, [{"x": x}])
+    made = backend.apply(Plan({"op": Scheme.int8(repairs=repairs)}), ranges)
+    assert fused(made.graph, tmp_path)["MatMulIntegerToFloat"] == 1
+    wanted, got = reference(given, {"x": x})[0], made.run(None, {"x": x})[0]
+    assert got.shape == wanted.shape
+    assert 0 < np.linalg.norm(got - wanted) / np.linalg.norm(wanted) < 0.03

@@ -119,7 +119,7 @@ def test_a_model_without_ops_says_which_kinds_there_are() -> None:
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     (note,) = OnnxBackend(model, Settings()).notes
-    assert note.endswith("(MatMul, Gemm, Conv, ConvTranspose, Gather on a table, LSTM, LayerNorm)")
+    assert note.endswith("(MatMul, Gemm, Conv, ConvTranspose, Gather on a table, LSTM, GRU, RNN, LayerNorm)")
 
 
 def test_no_other_module_asks_for_a_kind_by_its_name() -> None:
@@ -128,3 +128,52 @@ def test_no_other_module_asks_for_a_kind_by_its_name() -> None:
     for file in folder.rglob("*.py"):
         if "kinds" not in file.parts:
             assert not re.search(rf"""op\.kind|["']({names})["']""", file.read_text()), file
+
+
+@pytest.mark.parametrize("opset", [17, 20])
+def test_every_row_has_a_range_of_its_own(opset: int) -> None:
+    """A row with large numbers does not take the precision of the others, and rows of zeros stay zeros."""
+    random = np.random.default_rng(0)
+    weights = {
+        "w": random.standard_normal((16, 12)).astype(np.float32),
+        "b": random.standard_normal(12).astype(np.float32),
+    }
+    given = helper.make_model(
+        helper.make_graph(
+            [
+                helper.make_node("MatMul", ["x", "w"], ["p"], "op"),
+                helper.make_node("Add", ["p", "b"], ["y"], "bias"),
+            ],
+            "net",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "m", 16])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+            [numpy_helper.from_array(array, name) for name, array in weights.items()],
+        ),
+        opset_imports=[helper.make_opsetid("", opset)],
+        ir_version=8,
+    )
+    x = random.standard_normal((2, 5, 16)).astype(np.float32)
+    x[0, 1] *= 1000
+    x[1, 4] = 0
+    backend = OnnxBackend(given, Settings())
+    ranges = calibrated(backend, [{"x": x}])
+    wanted = x @ weights["w"] + weights["b"]
+    ordinary = np.ones((2, 5), bool)
+    ordinary[0, 1] = False
+    errors = {}
+    for mode in ("dynamic", "token"):
+        plan = Plan({"op": Scheme.int8(mode)})
+        got = backend.apply(plan, ranges).run(None, {"x": x})[0]
+        errors[mode] = np.linalg.norm((got - wanted)[ordinary]) / np.linalg.norm(wanted[ordinary])
+        forms = [form.model for form in backend.finalists(plan, ranges, backend.split({"x": x})[0])]
+        assert all(
+            np.allclose(form.run(None, {"x": x})[0], got, atol=1e-2 * np.abs(got).max()) for form in forms
+        )
+    assert errors["token"] < 0.02
+    assert 10 * errors["token"] < errors["dynamic"]
+    np.testing.assert_allclose(
+        backend.apply(Plan({"op": Scheme.int8("token")}), ranges).run(None, {"x": x})[0][1, 4], weights["b"]
+    )
+    feed = [backend.split({"x": x})[0]]
+    assert 0 < backend.harm({"op": [Scheme.int8("token")]}, ranges, feed)["op", Scheme.int8("token")] < 1e-3
+    backend.alone(backend.ops()[0], Scheme.int8("token"), ranges)()

@@ -133,7 +133,7 @@ def test_dynamic_only_without_calibration_data() -> None:
     case = transformer_case(inject=False)
     result = octune.tune(case.model, evaluate=case.hits, config=SIZE)
     modes = {scheme.mode for scheme in result.plan.values() if not scheme.is_float}
-    assert modes == {"dynamic"}
+    assert modes <= {"dynamic", "token"}
     assert result.met
 
 

@@ -133,6 +133,7 @@ class View:
         self._constants: dict[str, Array | None] = {}
         self._types: dict[str, int] = {}
         self._ranks: dict[str, int] = {}
+        self._fixed: set[str] = set()
 
     @cached_property
     def _producers(self) -> dict[str, int]:
@@ -236,7 +237,10 @@ class View:
             if item.type.HasField("tensor_type"):
                 self._types[item.name] = item.type.tensor_type.elem_type
                 if item.type.tensor_type.HasField("shape"):
-                    self._ranks[item.name] = len(item.type.tensor_type.shape.dim)
+                    sizes = item.type.tensor_type.shape.dim
+                    self._ranks[item.name] = len(sizes)
+                    if all(size.HasField("dim_value") for size in sizes):
+                        self._fixed.add(item.name)
 
     def elem_type(self, tensor: str) -> int:
         """The type of a tensor's numbers in ONNX's numbering; 0 where it is not known."""
@@ -245,6 +249,10 @@ class View:
     def rank(self, tensor: str) -> int | None:
         """The number of dimensions, where it is known."""
         return self._ranks.get(tensor)
+
+    def has_fixed_sizes(self, tensor: str) -> bool:
+        """Whether all of its dimensions are known in advance."""
+        return tensor in self._fixed
 
 
 def unused(name: str, taken: Mapping[str, Any] | set[str]) -> str:

@@ -9,6 +9,8 @@ follows what runtimes fuse into int8 kernels:
 - ONNX Runtime runs a convolution in int8 only if its output is quantized as well, and OpenVINO is faster with
   it. Readers of that tensor then all read the quantized one, so that int8 flows from layer to layer, through
   pooling and residual additions.
+- A sigmoid between int8 tensors that is multiplied with one of them (SiLU, squeeze and excitation) is int8 as
+  well: ONNX Runtime has kernels for both.
 - OpenVINO fuses any activation function into a convolution, so there is nothing to quantize between the two.
 - OpenVINO wants activations of matrix products signed, without a zero point: it has no int8 attention with
   one. Those of convolutions have one: some of its convolutions are wrong for signed input.
@@ -16,7 +18,7 @@ follows what runtimes fuse into int8 kernels:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,6 +41,9 @@ __all__ = ["Insertion", "QuantizedTensor", "quantized_graph"]
 
 # Below this share of the other side, the negative side of a range is worth a zero point even to OpenVINO.
 LOPSIDED = 0.3
+GATES = frozenset({"Sigmoid", "HardSigmoid"})  # between zero and one
+MIDDLE = 128  # of uint8
+AXES_ARE_INPUTS = 18  # the first opset whose reductions are told their axes that way
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,7 @@ class Insertion:
         self._planned, self._ranges, self._runtime = planned, groups.ranges, runtime
         self._quantized: dict[str, dict[tuple[float, float, bool, bool], QuantizedTensor]] = {}
         self._dynamic: dict[str, tuple[str, ...]] = {}
+        self._by_row: dict[str, tuple[str, ...]] = {}
 
     def model(self, found: Sequence[Found]) -> Model:
         """Write all ops; returns the graph."""
@@ -157,6 +163,37 @@ class Insertion:
             self.edit.after(tensor, "DynamicQuantizeLinear", [tensor], *self._dynamic[tensor])
         return self._dynamic[tensor]
 
+    def quantized_by_row(self, tensor: str) -> tuple[str, ...]:
+        """The same with a range for each row, around zero: the names of its values, of the steps of its rows
+        and of the zero point, which is the middle for all.
+        """
+        if tensor not in self._by_row:
+            edit = self.edit
+            made = {
+                part: edit.name(f"{tensor}/row_{part}")
+                for part in ("size", "peak", "step", "steps", "quantized")
+            }
+            zero = edit.tensor(f"{tensor}/row_zero", np.uint8(MIDDLE))
+            one = edit.tensor(f"{tensor}/row_one", np.float32(1))
+            share = edit.tensor(f"{tensor}/row_share", np.float32(1 / LARGEST))
+            tiny = edit.tensor(f"{tensor}/row_tiny", np.finfo(np.float32).tiny)
+            edit.after(tensor, "Abs", [tensor], made["size"])
+            self._largest_of_rows(tensor, made["size"], made["peak"])
+            edit.after(tensor, "Mul", [made["peak"], share], made["step"])
+            edit.after(tensor, "Max", [made["step"], tiny], made["steps"])
+            ratio = edit.after(tensor, "Div", [tensor, made["steps"]], edit.name(f"{tensor}/row_ratio"))
+            edit.after(tensor, "QuantizeLinear", [ratio, one, zero], made["quantized"])
+            self._by_row[tensor] = made["quantized"], made["steps"], zero
+        return self._by_row[tensor]
+
+    def _largest_of_rows(self, tensor: str, x: str, output: str) -> None:
+        opsets = self.view.model.proto.opset_import
+        if next(item.version for item in opsets if item.domain in ("", "ai.onnx")) < AXES_ARE_INPUTS:
+            self.edit.after(tensor, "ReduceMax", [x], output, axes=[-1], keepdims=1)
+            return
+        axis = self.edit.tensor(f"{tensor}/row_axis", np.array([-1]))
+        self.edit.after(tensor, "ReduceMax", [x, axis], output, keepdims=1)
+
     def rewire(self, found: Found, operand: int, tensor: str, replacement: str) -> None:
         """Let an op read ``replacement`` where ``tensor``, or what it was moved to, is its input."""
         index, at = found.index, found.kind.slots[operand]
@@ -188,11 +225,29 @@ class Insertion:
             output = item.kind.quantized_output(self.view, item)
             if output is not None:
                 self._quantize_output(item, scheme, output)
+        flowing: set[str] = set()
         for tensor, known in self._quantized.items():
             widest = max(known.values(), key=lambda made: made.scale)
             users = [user for made in known.values() for user in made.users]
             if self.view.producer(tensor) is not None and any(user.kind.passes_int8_on for user in users):
                 self.edit.take_over(tensor, widest.quantized, widest.dequantized)
+                flowing.add(tensor)
+        if not self._runtime.fuses_activations:
+            self._quantize_gates(flowing)
+
+    def _quantize_gates(self, flowing: Set[str]) -> None:
+        """``x * sigmoid(y)`` between int8 tensors: with the gate in int8, both nodes have int8 kernels."""
+        for node in self.view.nodes:
+            if node.op_type not in GATES or node.input[0] not in flowing:
+                continue
+            gate = str(node.output[0])
+            reader = self.view.only_reader(gate)
+            product = None if reader is None else self.view.nodes[reader]
+            if product is None or product.op_type != "Mul" or product.output[0] not in flowing:
+                continue
+            if all(name == gate or name in flowing for name in product.input):
+                made = self._pair(gate, Grid.affine(0.0, 1.0))
+                self.edit.take_over(gate, made.quantized, made.dequantized)
 
     def _quantize_output(self, item: Found, scheme: Scheme, tensor: str) -> None:
         """In the range that the next op uses, if it quantizes the tensor; else in its own."""

@@ -9,7 +9,8 @@ from octune.backends.onnx.kinds.base import Found, Kind, Tap
 from octune.backends.onnx.kinds.conv import CONV, CONV_TRANSPOSE
 from octune.backends.onnx.kinds.dense import GEMM, MATMUL
 from octune.backends.onnx.kinds.embedding import EMBEDDING
-from octune.backends.onnx.kinds.float_only import EINSUM, GRU, RNN
+from octune.backends.onnx.kinds.float_only import EINSUM
+from octune.backends.onnx.kinds.gru import GRU, RNN
 from octune.backends.onnx.kinds.recurrent import LSTM
 
 __all__ = ["KINDS", "Found", "Kind", "Tap"]

@@ -33,6 +33,7 @@ class Dense(Weighted):
             *static_schemes(),
             Scheme.int8("dynamic"),
             Scheme.int8("dynamic", granularity="per_tensor"),
+            Scheme.int8("token"),
             Scheme.fp32(),
         )
 
@@ -48,7 +49,7 @@ class Dense(Weighted):
         return None
 
     def insert(self, insertion: Insertion, found: Found, scheme: Scheme) -> None:
-        if scheme.mode == "dynamic":
+        if scheme.is_dynamic:
             self._insert_dynamic(insertion, found, scheme)
         else:
             self._insert_static(insertion, found, scheme)
@@ -63,7 +64,7 @@ class Dense(Weighted):
             insertion.edit.replace(found.index, [gemm])
             return
         weight = insertion.constants.weight(found, made)
-        product, tail = self._with_bias(insertion, found, bias)
+        product, tail = self._with_bias(insertion, found, self._apart(insertion, found, bias))
         matmul = helper.make_node("MatMul", [x.dequantized, weight], [product], name=found.op.name)
         insertion.edit.replace(found.index, [matmul, *tail])
 
@@ -86,6 +87,19 @@ class Dense(Weighted):
         steps = insertion.constants.bias(found, bias, np.float32(x.scale) * made.scales)
         return helper.make_node("Gemm", [x.dequantized, weight, steps], [output], name=found.op.name)
 
+    def _apart(self, insertion: Insertion, found: Found, bias: Array | None) -> Array | None:
+        """A bias in a shape that keeps ONNX Runtime from making a Gemm of product and sum, which it does with
+        inputs of three axes if their sizes are fixed: that Gemm would be computed in float.
+        """
+        view = insertion.view
+        rank = view.rank(found.x) or 0
+        if rank < 3 or not view.has_fixed_sizes(found.x) or found.weight is None:
+            return bias
+        if bias is None and self.following_bias(view, found) is None:
+            return None
+        whole = np.zeros(len(found.weight), np.float32) if bias is None else bias
+        return whole.reshape(*[1] * (rank - 1), -1)
+
     def _with_bias(
         self, insertion: Insertion, found: Found, bias: Array | None
     ) -> tuple[str, list[NodeProto]]:
@@ -102,21 +116,27 @@ class Dense(Weighted):
         return product, [helper.make_node("Add", [product, stored], [found.output], name=f"{name}/Add")]
 
     def _insert_dynamic(self, insertion: Insertion, found: Found, scheme: Scheme) -> None:
-        """The range of the input is found at run time: DynamicQuantizeLinear, MatMulInteger, and back to
-        float.
+        """The range of the input, or of each of its rows, is found at run time: quantize, MatMulInteger, and
+        back to float.
         """
         edit, name = insertion.edit, found.op.name
         made, bias = insertion.constants.int8(found, scheme, None)
         values, scales, _ = insertion.constants.integers(found, made)
-        quantized, step, zero = insertion.dynamically_quantized(found.x)
-        sums, wide, factor = (edit.name(f"{name}/{part}") for part in ("sums", "wide", "factor"))
+        by_row = scheme.mode == "token"
+        ways = insertion.quantized_by_row if by_row else insertion.dynamically_quantized
+        quantized, step, zero = ways(found.x)
+        sums, wide, part = (edit.name(f"{name}/{each}") for each in ("sums", "wide", "part"))
         product, tail = self._with_bias(insertion, found, bias)
         nodes = [
             helper.make_node("MatMulInteger", [quantized, values, zero], [sums], name=name),
             helper.make_node("Cast", [sums], [wide], name=f"{name}/Cast", to=TensorProto.FLOAT),
-            helper.make_node("Mul", [step, scales], [factor], name=f"{name}/Scale"),
-            helper.make_node("Mul", [wide, factor], [product], name=f"{name}/Mul"),
         ]
+        if by_row:
+            nodes.append(helper.make_node("Mul", [wide, scales], [part], name=f"{name}/Scale"))
+            nodes.append(helper.make_node("Mul", [part, step], [product], name=f"{name}/Mul"))
+        else:  # one factor for each column, which the runtime multiplies by in the kernel
+            nodes.append(helper.make_node("Mul", [step, scales], [part], name=f"{name}/Scale"))
+            nodes.append(helper.make_node("Mul", [wide, part], [product], name=f"{name}/Mul"))
         edit.replace(found.index, [*nodes, *tail])
 
 

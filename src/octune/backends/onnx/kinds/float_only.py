@@ -9,7 +9,7 @@ from octune.backends.onnx.kinds.base import Found, Kind
 from octune.errors import PlanError
 from octune.plan import Scheme
 
-__all__ = ["EINSUM", "GRU", "RNN"]
+__all__ = ["EINSUM"]
 
 
 class FloatOnly(Kind):
@@ -33,6 +33,4 @@ class FloatOnly(Kind):
         raise PlanError(f"{self.node_type} has no int8 form.")
 
 
-GRU = FloatOnly("GRU", "ONNX Runtime has no int8 kernel for a GRU")
-RNN = FloatOnly("RNN", "ONNX Runtime has no int8 kernel for an RNN")
 EINSUM = FloatOnly("Einsum", "no runtime has an int8 kernel for an Einsum; export it as a MatMul")

@@ -1,11 +1,13 @@
-"""Recurrent layers: LSTM.
+"""Recurrent layers: what LSTM and GRU have in common, and the LSTM.
 
-ONNX Runtime has a whole layer in int8, in which input and state are quantized at every step in the range that
+ONNX Runtime has a whole LSTM in int8, in which input and state are quantized at every step in the range that
 they have there. OpenVINO does not have that op, so in its graph the layer stays as it is.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,35 +23,48 @@ if TYPE_CHECKING:
     from octune.backends.onnx.insert import Insertion
     from octune.backends.onnx.weights import Int8Weights
 
-__all__ = ["LSTM"]
+__all__ = ["LSTM", "OWN_DOMAIN", "SEQUENCE_LENGTHS", "Recurrent", "given"]
 
-W, R, BIAS, INITIAL_H, INITIAL_C, PEEPHOLES = 1, 2, 3, 5, 6, 7  # input slots
+W, R, BIAS, SEQUENCE_LENGTHS, INITIAL_H, INITIAL_C, PEEPHOLES = 1, 2, 3, 4, 5, 6, 7  # input slots
 OWN_DOMAIN = "com.microsoft"
 
 
-class Lstm(Kind):
-    """An LSTM of one or two directions. Its weights are (directions, gates, inputs) for the input and for the
+class Recurrent(Kind):
+    """A layer of one or two directions. Its weights are (directions, gates, inputs) for the input and for the
     state.
     """
-
-    name, node_type = "lstm", "LSTM"
 
     def schemes(self) -> tuple[Scheme, ...]:
         return (Scheme.int8("dynamic"), Scheme.fp32())
 
+    @abstractmethod
+    def unlike(self, node: NodeProto) -> str:
+        """What the node does that its int8 form does not; empty if there is nothing."""
+
+    @abstractmethod
+    def stored(self, found: Found, int8: Mapping[str, Array]) -> dict[str, Array]:
+        """The tensors of its int8 form, from the values and scales of both weights: ``input_int8`` and
+        ``state_int8`` are (directions, inputs, gates).
+        """
+
+    @abstractmethod
+    def int8_nodes(self, node: NodeProto, names: Mapping[str, str]) -> list[NodeProto]:
+        """The int8 form of a node, which reads the stored tensors by these names."""
+
     def find(self, view: View, index: int, node: NodeProto) -> Found | None:
         weights = [view.constant(node.input[slot]) for slot in (W, R)]
-        bias = view.constant(node.input[BIAS]) if _given(node, BIAS) else None
+        bias = view.constant(node.input[BIAS]) if given(node, BIAS) else None
         w, r = weights
-        if w is None or r is None or (bias is None and _given(node, BIAS)):
+        if w is None or r is None or (bias is None and given(node, BIAS)):
             return self.left_in_float(index, node, "its weights are computed, not stored")
         if not all(one.dtype == np.float32 and np.isfinite(one).all() for one in (w, r)):
             return self.left_in_float(index, node, "its weights are not finite float32 numbers")
-        if _given(node, PEEPHOLES) or attribute(node, "layout", 0):
-            return self.left_in_float(
-                index, node, "it has peepholes or the batch first, for which there is no int8 kernel"
-            )
-        signature = f"LSTM{list(w.shape)} {attribute(node, 'direction', b'forward').decode()}"
+        if why := self.unlike(node):
+            return self.left_in_float(index, node, f"it has {why}, for which there is no int8 kernel")
+        signature = " ".join(
+            [f"{self.node_type}{list(w.shape)}"]
+            + [f"{item.name}={attribute(node, item.name)}" for item in node.attribute]
+        )
         op = Op(node.name, self.name, self.schemes(), int(w.size + r.size), signature)
         # Only (outputs, inputs) can be shared out to repairs, so the weights are kept in `extra`.
         return Found(self, op, index, node, bias=bias, extra=(w, r))
@@ -61,56 +76,68 @@ class Lstm(Kind):
         """The kernel itself against fp32, both from an empty state."""
         key, weights = at.found.op.name, at.context.weights
         exact = at.context.session(f"{key} fp32", lambda: _float(at.found))
-        int8 = at.context.session(f"{key} {scheme}", lambda: _alone(at.found, scheme, weights))
+        int8 = at.context.session(f"{key} {scheme}", lambda: self._alone(at.found, scheme, weights))
         x = {"x": np.asarray(at.inputs[0], np.float32)}
         return np.asarray(int8.run(None, x)[0] - exact.run(None, x)[0], np.float32)
 
     def insert(self, insertion: Insertion, found: Found, scheme: Scheme) -> None:
         if not insertion.own_ops:
             return
-        edit = insertion.edit
-        stored = {
-            name: edit.tensor(f"{found.op.name}/{name}", array)
-            for name, array in _quantized(found, scheme, insertion.weights).items()
+        made = self.stored(found, _quantized(found, scheme, insertion.weights))
+        names = {part: insertion.edit.tensor(f"{found.op.name}/{part}", made[part]) for part in made}
+        node = insertion.edit.node(found.index)
+        insertion.edit.replace(found.index, self.int8_nodes(node, names))
+
+    def _alone(self, found: Found, scheme: Scheme, weights: Int8Weights) -> Model:
+        made = self.stored(found, _quantized(found, scheme, weights))
+        bare = _float(found)
+        nodes = self.int8_nodes(bare.proto.graph.node[0], {name: name for name in made})
+        del bare.proto.graph.node[:]
+        bare.proto.graph.node.extend(nodes)
+        read = {name for one in nodes for name in one.input}
+        kept = {name: array for name, array in bare.tensors.items() if name in read}
+        return Model(bare.proto, {**kept, **made})
+
+
+class Lstm(Recurrent):
+    """An LSTM. It keeps its bias and its state."""
+
+    name, node_type = "lstm", "LSTM"
+
+    def unlike(self, node: NodeProto) -> str:
+        special = given(node, PEEPHOLES) or attribute(node, "layout", 0)
+        return "peepholes or the batch first" if special else ""
+
+    def stored(self, found: Found, int8: Mapping[str, Array]) -> dict[str, Array]:
+        zeros = {
+            f"{name}_zero": np.zeros(int8[f"{name}_scale"].shape, np.int8) for name in ("input", "state")
         }
-        node = edit.node(found.index)
-        edit.replace(found.index, [_int8_node(node, stored)])
+        return {**int8, **zeros}
+
+    def int8_nodes(self, node: NodeProto, names: Mapping[str, str]) -> list[NodeProto]:
+        inputs = [*node.input, *[""] * (PEEPHOLES + 1 - len(node.input))]
+        inputs[W], inputs[R] = names["input_int8"], names["state_int8"]
+        inputs += [names[f"{name}_{part}"] for name in ("input", "state") for part in ("scale", "zero")]
+        made = helper.make_node("DynamicQuantizeLSTM", inputs, node.output, node.name, domain=OWN_DOMAIN)
+        made.attribute.extend(item for item in node.attribute if item.name != "layout")
+        return [made]
 
 
-def _given(node: NodeProto, slot: int) -> bool:
+def given(node: NodeProto, slot: int) -> bool:
+    """Whether a node has this input."""
     return len(node.input) > slot and bool(node.input[slot])
 
 
 def _quantized(found: Found, scheme: Scheme, weights: Int8Weights) -> dict[str, Array]:
-    """Values, scales and zero points of both weights, as the kernel has them: (directions, inputs, gates)."""
+    """Values and scales of both weights, as kernels have them: (directions, inputs, gates)."""
     made: dict[str, Array] = {}
     for name, weight in zip(("input", "state"), found.extra, strict=True):
         flat = weight.reshape(-1, weight.shape[-1])
         part = replace(found, op=replace(found.op, name=f"{found.op.name}/{name}"), weight=flat)
         int8 = weights.get(part, scheme)
         made[f"{name}_int8"] = np.asarray(int8.values.reshape(weight.shape).swapaxes(1, 2), order="C")
-        made[f"{name}_scale"] = int8.scales.reshape(weight.shape[:2])
-        made[f"{name}_zero"] = np.zeros(weight.shape[:2], np.int8)
+        made[f"{name}_scale"] = np.asarray(int8.scales.reshape(weight.shape[:2]), np.float32)
     return made
-
-
-def _int8_node(node: NodeProto, stored: dict[str, str]) -> NodeProto:
-    """The same layer in int8, with the names of its weights."""
-    inputs = [*node.input, *[""] * (PEEPHOLES + 1 - len(node.input))]
-    inputs[W], inputs[R] = stored["input_int8"], stored["state_int8"]
-    inputs += [stored[f"{name}_{part}"] for name in ("input", "state") for part in ("scale", "zero")]
-    made = helper.make_node("DynamicQuantizeLSTM", inputs, node.output, node.name, domain=OWN_DOMAIN)
-    made.attribute.extend(item for item in node.attribute if item.name != "layout")
-    return made
-
-
-def _alone(found: Found, scheme: Scheme, weights: Int8Weights) -> Model:
-    made = _quantized(found, scheme, weights)
-    bare = _float(found)
-    node = _int8_node(bare.proto.graph.node[0], {name: name for name in made})
-    del bare.proto.graph.node[:]
-    bare.proto.graph.node.append(node)
-    return Model(bare.proto, {**{k: v for k, v in bare.tensors.items() if k == "bias"}, **made})
 
 
 def _float(found: Found) -> Model:
@@ -118,7 +145,7 @@ def _float(found: Found) -> Model:
     tensors = dict(zip(("w", "r"), found.extra, strict=True))
     tensors |= {} if found.bias is None else {"bias": found.bias}
     outputs = ["y" if name == found.output else "" for name in found.node.output]
-    node = helper.make_node("LSTM", ["x", *tensors], outputs)
+    node = helper.make_node(found.kind.node_type, ["x", *tensors], outputs, "bare")
     node.attribute.extend(found.node.attribute)
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [None] * 3)
     graph = helper.make_graph([node], "bare", [x], [ValueInfoProto(name="y")])

@@ -11,7 +11,7 @@ from onnx import NodeProto
 from octune.backends.base import OUTPUT
 from octune.backends.onnx.graph import Array, View
 from octune.backends.onnx.kinds.base import Found, Kind
-from octune.int8 import Grid
+from octune.int8 import LARGEST, Grid
 from octune.plan import Op, Scheme
 from octune.repair import repairs_of
 
@@ -66,7 +66,7 @@ class Weighted(Kind):
             multiplier = group.smoothing.multiplier
             x = x * found.along_channels(multiplier, x.ndim)
             low, high = group.smoothing.low, group.smoothing.high
-        elif scheme.mode == "dynamic" or stats is None:
+        elif scheme.is_dynamic or stats is None:
             low, high = float(x.min(initial=0.0)), float(x.max(initial=0.0))
         else:
             low, high = context.range(found.op.name, scheme)
@@ -74,9 +74,11 @@ class Weighted(Kind):
             x, y = self.sample(x), self.sample(y)
         weight = context.weights.get(found, scheme, multiplier).dequantized()
         # Schemes that differ in the bias alone have the same product.
-        key = (low, high, few, scheme.granularity, repairs.weight_names, repairs.smooths)
+        by_row = scheme.mode == "token"
+        key = (low, high, by_row, few, scheme.granularity, repairs.weight_names, repairs.smooths)
         if key not in at.products:
-            at.products[key] = self.product(at, Grid.affine(low, high).round_trip(x), weight)
+            rounded = _by_row(x) if by_row else Grid.affine(low, high).round_trip(x)
+            at.products[key] = self.product(at, rounded, weight)
         got = at.products[key]
         if repairs.corrects_bias and stats is not None and found.weight is not None:
             shift = repairs.bias_shift(stats, found.weight, weight, found.groups, multiplier)
@@ -86,3 +88,9 @@ class Weighted(Kind):
         if at.owns_output and found.op.name + OUTPUT in context.ranges:
             return context.rounding(found, got, y, scheme)
         return np.asarray(got - y, np.float32)
+
+
+def _by_row(x: Array) -> Array:
+    """An activation whose rows are rounded to grids of their own."""
+    steps = np.maximum(np.abs(x).max(-1, keepdims=True, initial=0.0) / LARGEST, np.finfo(np.float32).tiny)
+    return np.asarray(np.rint(x / steps) * steps, np.float32)
