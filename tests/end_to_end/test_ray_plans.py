@@ -160,6 +160,21 @@ def test_what_was_begun_ahead_ends_with_the_search(data: Digits, address: str, t
     assert len(notes.read_text().splitlines()) == len(lines)  # nobody is at it any more
 
 
+def test_a_plan_that_is_too_slow_beside_others_is_tried_alone(
+    data: Digits, address: str, tmp_path: Path
+) -> None:
+    evaluate = Noted(data, tmp_path / "notes", 0.05)
+    settings = {**config(strategy="random", max_trials=2, trial_timeout=2), "engine": on(address)}
+    begun = time.monotonic()
+    result = octune.tune(
+        data.model(), calibration=data.batches(), evaluate=evaluate, config=settings, progress=False
+    )
+    for trial in result.trials:
+        assert "ran past the limit of 2 s" in trial.error
+    assert result.trials[0].seconds > 3.9  # twice
+    assert time.monotonic() - begun < 120
+
+
 def test_models_that_are_scored_together_wait_for_their_own_answers(address: str) -> None:
     crew = Crew(Wanted(address, cpus=1, workers=2))
     order = []

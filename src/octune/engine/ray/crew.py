@@ -24,6 +24,7 @@ from typing import Any
 from octune.engine.ray.kind import difference
 from octune.engine.ray.nodes import Node, connect, disconnect, hire, nodes
 from octune.engine.ray.rounds import Member, Rounds, Shard, taken
+from octune.engine.ray.signals import undisguised
 from octune.engine.ray.worker import Box
 from octune.errors import ClusterError, summary
 
@@ -122,7 +123,8 @@ class Crew:
             if not self._recruits:
                 return
             left = max(0.0, until - time.monotonic())
-            ready, _ = ray.wait(list(self._recruits), num_returns=1, timeout=min(left, LOOK_SECONDS))
+            with undisguised():
+                ready, _ = ray.wait(list(self._recruits), num_returns=1, timeout=min(left, LOOK_SECONDS))
             if ready:
                 self._meet(ready[0])
             elif left <= LOOK_SECONDS:

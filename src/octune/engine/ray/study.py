@@ -171,7 +171,8 @@ class RayStudy(Study):
             try:
                 return self._foresight.score(trial)
             except EvaluationTimeout:  # beside others it may have had too few workers
-                self._foresight.drop(willing=False)
+                self._foresight.drop()
+        self.crew.wait_for_somebody()  # who starts now is not late
         return super().scored(placed, trial)
 
     def search_ended(self) -> None:
