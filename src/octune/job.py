@@ -202,7 +202,8 @@ class Job:
         job = cls(config, study, calibration_batches, samples)
         job.identity = about
         study.apart.isolation = Isolation(lambda: job.again(request), listener.progress)
-        study.apart.always = config.tuning.isolate
+        # workers of a cluster are processes of their own
+        study.apart.always = config.tuning.isolate and config.engine.name == "local"
         journal.append("run", {**job._stamp(), "model": materials.source})
         if materials.source is not None and journal.folder is not None:
             remember(digest_of_name(materials.source))
@@ -339,11 +340,6 @@ def _refuse_unimplemented(config: Config) -> None:
         raise UnsupportedError(
             "tuning.performance_only skips scoring, which is what octune.quantize() is for. Call that, or "
             "set it to false."
-        )
-    if config.tuning.isolate and config.engine.name == "ray":
-        raise UnsupportedError(
-            "tuning.isolate and engine: ray cannot be combined: workers of a cluster are processes of their "
-            "own, and what ends three of them is a failed trial. Leave one of the two out."
         )
 
 

@@ -283,6 +283,18 @@ def test_a_job_that_cannot_be_made_again_is_refused_at_the_first_trial(inside: P
         octune.tune(config=config, evaluate=lambda model: 1.0, progress=False)
 
 
+def test_workers_of_a_cluster_are_processes_of_their_own(inside: Path) -> None:
+    """So nothing more is asked of this machine before something has crashed here."""
+    pytest.importorskip("onnx")
+    pytest.importorskip("ray")
+    config = {**job(inside, "onnx", "exit", isolate=True), "engine": "ray"}
+    with Job.of(Request(config=config)) as made:
+        key = {"form": "eager", "digest": "x", "samples": 1}
+        assert not made.study.apart.wanted("trial", key)
+        made.study.journal.begin("trial", key)
+        assert made.study.apart.wanted("trial", key)
+
+
 def test_ctrl_c_ends_the_other_process_too(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnx")
     monkeypatch.setenv("SLOW", "3")
