@@ -22,6 +22,7 @@ from octune.backends.select import backend_named
 from octune.benchmark.inputs import MadeInputs
 from octune.errors import ArtifactError
 from octune.folders import complete_or_absent, sums
+from octune.signing import SIGNATURE
 from octune.trust import made_here, remember
 
 __all__ = ["compile_saved"]
@@ -46,7 +47,8 @@ def compile_saved(folder: str | Path, *, trust: bool = False) -> float:
     backend = backend_named(data["framework"])
     own = made_here(data["digest"])
     with complete_or_absent(folder, MANIFEST, overwrite=True) as staging:
-        shutil.copytree(folder, staging, dirs_exist_ok=True)
+        # an earlier signature is not one of what is compiled now
+        shutil.copytree(folder, staging, dirs_exist_ok=True, ignore=shutil.ignore_patterns(SIGNATURE))
         told = {key: value for key, value in data["backend"].items() if key != "compiled"}
         model = backend.load(staging, told, trusted=trust or own)
         source = Source(f"Octune folder ({data['framework']})", str(folder), staging, told)

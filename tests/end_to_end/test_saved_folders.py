@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 
 import octune
 from octune.backends.batches import Inputs
+from octune.backends.torch.compiled import CompiledModel
 from octune.cli import app
 from octune.errors import ArtifactError
 from octune.machine import pretending, probe_machine
@@ -172,6 +173,30 @@ def test_berts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.array_equal(by_position.numpy(), wanted[1])
     with pytest.raises(ArtifactError, match=r"takes input_ids, attention_mask.*given input_ids\. For other"):
         model(given["input_ids"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(probe_machine().compiler is None, reason="needs g++")
+def test_a_saved_hugging_face_model_is_compiled_later(tmp_path: Path) -> None:
+    """By the command, from the folder alone: what came with the model stays beside it."""
+    bert = tiny_bert()
+    bert.bert.encoder.layer = bert.bert.encoder.layer[:1]
+    bert.config.num_hidden_layers = 1
+    bert.save_pretrained(tmp_path / "fp32")
+    model = octune.quantize(str(tmp_path / "fp32"), calibration=[inputs for inputs, _ in token_batches(2)])
+    folder = octune.save(model, tmp_path / "int8")
+    before = sorted(path.name for path in folder.iterdir())
+    shutil.rmtree(tmp_path / "fp32")
+    done = CliRunner().invoke(app, ["compile", str(folder), "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["distance"] <= 0.01
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*before, "compiled.pt2"])
+    compiled = octune.load(folder)
+    assert isinstance(compiled, CompiledModel)
+    given = token_batches(1, rows=3, length=9, seed=1)[0][0]
+    assert compiled.signature.matches((), given), "native code takes what the model takes"
+    torch.testing.assert_close(compiled(**given).logits, model(**given).logits, atol=0.05, rtol=0)
+    assert compiled.config.num_labels == 2
 
 
 class Undecided(nn.Module):
