@@ -4,6 +4,7 @@ work where the folder is trusted.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import logging
@@ -11,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -135,6 +137,21 @@ class TestRecord:
 
 @needs_compiler
 class TestNativeCode:
+    def test_is_unpacked_where_it_is_cleared_up(
+        self, compiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        model = octune.load(compiled)
+        home = tmp_path / f"octune-{os.getuid()}"
+        assert os.environ["TMPDIR"] == str(tmp_path)
+        assert list(tmp_path.iterdir()) == [home]
+        assert any(path.suffix == ".so" for path in home.rglob("*"))
+        assert model(X).shape[0] == len(X)
+        del model
+        gc.collect()
+        assert list(home.iterdir()) == []
+
     def test_made_here_runs(self, compiled: Path) -> None:
         assert isinstance(octune.load(compiled), CompiledModel)
 

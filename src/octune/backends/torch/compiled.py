@@ -15,6 +15,7 @@ import copy
 import inspect
 import io
 import logging
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -327,7 +328,8 @@ def compile_program(
         if key is not None:
             kept.keep(key, package, took)
     compiled = load_compiled(package, signature.to_json(), eager)
-    compiled.keep, compiled.took = folder, took  # the package is deleted with the model
+    # package and what was unpacked of it are deleted with the model
+    compiled.keep, compiled.took = (compiled.keep, folder), took
     return compiled
 
 
@@ -352,12 +354,29 @@ def load_compiled(path: Path, signature: Mapping[str, Any], eager: nn.Module | N
     """A compiled package as a module."""
     from torch._inductor import aoti_load_package
 
+    unpacked = Scratch()
     try:
-        with _quiet():
+        with _quiet(), _unpacking_to(unpacked.path):
             runner = aoti_load_package(str(path))
     except Exception as error:
         raise ArtifactError(f"{path} cannot be loaded: {summary(error)}") from error
-    return CompiledModel(runner, path, Signature.from_json(signature), eager)
+    compiled = CompiledModel(runner, path, Signature.from_json(signature), eager)
+    compiled.keep = unpacked
+    return compiled
+
+
+@contextlib.contextmanager
+def _unpacking_to(folder: Path) -> Iterator[None]:
+    """The loader unpacks packages into a folder of its own, which nobody removes if the process is killed."""
+    before = os.environ.get("TMPDIR")
+    os.environ["TMPDIR"] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TMPDIR"]
+        else:
+            os.environ["TMPDIR"] = before
 
 
 @contextlib.contextmanager
