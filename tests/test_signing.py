@@ -109,6 +109,9 @@ def test_other_tools_read_it(saved: Path, key: Path) -> None:
 
 def test_the_commands(saved: Path, tmp_path: Path) -> None:
     mine = str(tmp_path / "mine.pem")
+    wrong = CliRunner().invoke(app, ["sign", str(tmp_path / "none"), "--key", mine, "--new-key"])
+    assert isinstance(wrong.exception, OctuneError)
+    assert not Path(mine).exists()
     made = CliRunner().invoke(app, ["sign", str(saved), "--key", mine, "--new-key"])
     assert made.exit_code == 0, made.output
     assert f"{mine}.pub" in made.output

@@ -50,6 +50,7 @@ NOT_RUN_HERE = {
     r"octune report .*--watch": "ends when it is stopped; tests/report runs it",
     r"octune bench ": "times models for minutes; tests/benchmark runs it",
     r"octune compile ": "compiles for half a minute; tests/test_trust.py runs it",
+    r"octune (sign|verify) ": "needs a saved model; tests/test_signing.py runs them",
     r"octune export ": "each layout needs another model; tests/export runs all of them",
     r"octune (tune|resume) .*(examples/|octune_runs/sst2)": "test_examples.py reads that file",
 }

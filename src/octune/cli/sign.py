@@ -26,7 +26,9 @@ def sign(
 ) -> None:
     """Sign a saved model, so that others can see that it comes from you, whole and unchanged."""
     from octune import signing
+    from octune.artifact import manifest
 
+    manifest(directory)  # before a key is made for nothing
     if new_key:
         typer.echo(f"made the key {key}; give {signing.new_key(key)} to those who verify")
     typer.echo(f"signed: {signing.sign(directory, key)}")
