@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from torch.utils._pytree import tree_leaves
 
 from octune.backends import Settings
-from octune.backends.torch import TorchBackend
+from octune.backends.torch import TorchBackend, recurrence
 from octune.backends.torch.compiled import compile_model
 from octune.backends.torch.kinds import GRU, LSTM, Kind
 from octune.int8 import Limit
@@ -99,6 +100,16 @@ def test_it_is_an_op_under_its_own_name_and_its_harm_is_seen_in_whatever_is_read
     assert 0.1 * measured < predicted < 10 * measured
 
 
+@pytest.fixture(params=[True, False], ids=["whole layers", "step by step"])
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """PyTorch's own kernels, where this one has them, and what is used where it has none."""
+    if not request.param:
+        monkeypatch.setattr(recurrence, "whole_layers", lambda: False)
+    elif not recurrence.whole_layers():
+        pytest.skip("this version of torch has no int8 kernels for whole layers any more")
+    return bool(request.param)
+
+
 def both(
     module: nn.Module, granularity: Any = "per_channel", limit: Limit = Limit.PAIRS
 ) -> tuple[nn.Module, nn.Module]:
@@ -112,6 +123,7 @@ def close(got: Any, wanted: Any) -> None:
         assert (one - other).float().norm() < 0.03 * other.float().norm()
 
 
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("make", [nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("bidirectional", [False, True])
@@ -129,6 +141,7 @@ def test_it_returns_what_float_returns(make: Any, batch_first: bool, bidirection
     close(int8(input=x, hx=hx), module(x, hx))
 
 
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("make", [nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("sorted_by_length", [True, False])
 def test_packed_sequences(make: Any, sorted_by_length: bool) -> None:
@@ -171,6 +184,7 @@ def test_a_model_that_packs_its_sequences_is_looked_at_and_quantized() -> None:
     assert got.shape == wanted.shape
 
 
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("make", [nn.LSTM, nn.GRU])
 def test_nan_in_is_nan_out_for_the_sequence_that_has_it(make: Any) -> None:
     torch.manual_seed(0)
@@ -247,6 +261,62 @@ def test_compiled_it_takes_any_batch_and_length(subject: Any, other: torch.Tenso
         assert compiled.signature.matches(call.args, call.kwargs)
         (wanted,), (got,) = backend.run(int8, call).values(), backend.run(compiled, call).values()
         np.testing.assert_allclose(got, wanted, atol=0.02 * np.abs(wanted).max())
+
+
+def test_step_by_step_it_says_nothing_about_what_is_deprecated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recurrence, "whole_layers", lambda: False)
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            _, int8 = both(nn.LSTM(8, 16, batch_first=True).requires_grad_(False))
+            int8(torch.randn(2, 5, 8))
+    finally:
+        torch.set_warn_always(False)
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("make", [nn.LSTM, nn.GRU])
+def test_a_first_state_of_any_size_is_read_in_its_own_range(make: Any) -> None:
+    """What a layer computes itself is within one."""
+    torch.manual_seed(0)
+    module, int8 = both(make(8, 16, batch_first=True).requires_grad_(False))
+    x, state = torch.randn(3, 5, 8), 20 * torch.randn(1, 3, 16)
+    hx = (state, state.flip(0)) if make is nn.LSTM else state
+    close(int8(x, hx), module(x, hx))
+
+
+@pytest.mark.parametrize("make", [nn.LSTM, nn.GRU])
+def test_both_ways_give_the_same_but_for_rounding(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not recurrence.whole_layers():
+        pytest.skip("this version of torch has no int8 kernels for whole layers any more")
+    torch.manual_seed(0)
+    module = make(96, 64, 2, batch_first=True, bidirectional=True).requires_grad_(False)
+    x = torch.randn(2, 9, 96)
+    whole = both(module)[1](x)[0]
+    monkeypatch.setattr(recurrence, "whole_layers", lambda: False)
+    in_steps, wanted = both(module)[1](x)[0], module(x)[0]
+    assert not torch.equal(in_steps, whole)
+    assert (in_steps - wanted).norm() < 1.2 * (whole - wanted).norm()
+
+
+@pytest.mark.parametrize("subject", [tagger, listener])
+def test_saved_with_one_kind_of_kernels_it_runs_on_the_other(
+    subject: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = subject()
+    backend = TorchBackend(made.model, Settings())
+    ranges = calibrated(backend, made.batches)
+    int8, call = backend.apply(int8_plan(backend, ranges), ranges), backend.split(made.batches[0])[0]
+    metadata = backend.writer()(int8, tmp_path)
+    (wanted,) = backend.run(int8, call).values()
+    monkeypatch.setattr(recurrence, "whole_layers", lambda: False)
+    answers = [
+        next(iter(backend.run(TorchBackend.load(tmp_path, metadata, factory), call).values()))
+        for factory in (None, made.factory)
+    ]
+    np.testing.assert_array_equal(*answers)
+    assert 0 < np.abs(answers[0] - wanted).max() < 0.05 * np.abs(wanted).max()
 
 
 def test_programs_of_one_key_do_not_share_their_weights() -> None:

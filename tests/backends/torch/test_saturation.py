@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from octune.backends.torch import recurrence
 from octune.plan import Scheme
 from tests.backends.saturation import CONV, CONV_OF_OTHER_RANKS, LINEAR, Array, ExactSums, Shape
 
@@ -57,6 +58,18 @@ class TestRecurrent(ExactSums):
         # Its kernels look for themselves, whatever oneDNN is told. An emulator shows them another CPU than
         # the file does.
         return "vnni" in Path("/proc/cpuinfo").read_text() and "OCTUNE_EMULATED_CPU" not in os.environ
+
+
+class TestStepByStep(TestRecurrent):
+    """Recurrent layers where PyTorch has no kernels for whole ones: on oneDNN's for plain matrices."""
+
+    @pytest.fixture(autouse=True)
+    @staticmethod
+    def without_whole_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(recurrence, "whole_layers", lambda: False)
+
+    def exact_anyway(self) -> bool:
+        return False
 
 
 class TestTorch(ExactSums):

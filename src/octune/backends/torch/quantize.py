@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.ao.quantization.fx import _decomposed  # noqa: F401  registers torch.ops.quantized_decomposed
 
-__all__ = ["decomposed", "grid", "quantize", "to_uint8"]
+__all__ = ["decomposed", "dynamic_grid", "grid", "quantize", "to_uint8"]
 
 # Any: the operators of this namespace are made at run time, so nothing is known about their types.
 decomposed: Any = torch.ops.quantized_decomposed
@@ -71,3 +71,12 @@ def _flat(x: torch.Tensor) -> torch.Tensor:
 def grid(scale: float, zero_point: int) -> tuple[torch.Tensor, float]:
     """What to add and what to multiply with. The inverse is computed in float32, as in the kernels."""
     return torch.full_like(_ROUNDER, zero_point), float(np.float32(1) / np.float32(scale))
+
+
+def dynamic_grid(low: float, high: float) -> tuple[float, int]:
+    """Scale and zero point for numbers of that range. In float32, like the exported form: an eager and a
+    compiled model must not differ in the scale.
+    """
+    low32, high32 = np.float32(min(low, 0.0)), np.float32(max(high, 0.0))
+    scale = float(max((high32 - low32) / np.float32(255.0), np.float32(1e-12)))
+    return scale, int(np.round(-low32 / np.float32(scale)))

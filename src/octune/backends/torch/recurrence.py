@@ -11,7 +11,6 @@ in memory once.
 
 from __future__ import annotations
 
-import warnings
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -19,11 +18,11 @@ from typing import Any
 import torch
 from torch.fx import Graph
 
-__all__ = ["PER_DIRECTION", "finite", "pack", "rename_recurrences", "run", "run_in_float"]
+from octune.backends.torch import steps
+from octune.backends.torch.steps import Weights, directions
 
-# The tensors of one direction of one layer: int8 weights and their scales, of the input and of the hidden
-# state, and two biases.
-PER_DIRECTION = 6
+__all__ = ["finite", "pack", "rename_recurrences", "run", "run_in_float", "whole_layers"]
+
 _KEPT = 64  # packed layers of programs; those that were not called for longest are packed again
 
 _packed: OrderedDict[tuple[str, ...], list[Any]] = OrderedDict()
@@ -31,12 +30,18 @@ _quantized: Any = torch.ops.quantized
 aten: Any = torch.ops.aten
 
 
+def whole_layers() -> bool:
+    """Whether this PyTorch has int8 kernels for whole layers, which belong to the quantized tensor types that
+    are being removed. They are up to twice as fast as :mod:`~octune.backends.torch.steps`.
+    """
+    return hasattr(torch, "_make_per_channel_quantized_tensor") and all(
+        hasattr(_quantized, name) for name in ("linear_prepack", "make_quantized_cell_params_dynamic")
+    )
+
+
 def pack(weights: Sequence[torch.Tensor]) -> list[Any]:
     """The weights of every layer and direction as the kernels want them."""
-    return [
-        _parameters(*weights[start : start + PER_DIRECTION])
-        for start in range(0, len(weights), PER_DIRECTION)
-    ]
+    return [_parameters(w) for w in directions(weights)] if whole_layers() else list(weights)
 
 
 def rename_recurrences(graph: Graph) -> None:
@@ -46,31 +51,22 @@ def rename_recurrences(graph: Graph) -> None:
             node.args = (*node.args[:-1], f"{node.args[-1]} limited")
 
 
-def _parameters(
-    w_ih: torch.Tensor,
-    scale_ih: torch.Tensor,
-    w_hh: torch.Tensor,
-    scale_hh: torch.Tensor,
-    b_ih: torch.Tensor,
-    b_hh: torch.Tensor,
-) -> Any:
+def _parameters(w: Weights) -> Any:
     engine = torch.backends.quantized.engine
     torch.backends.quantized.engine = "fbgemm"  # what packs decides what multiplies
     try:
-        with warnings.catch_warnings():  # of releases to come, in which quantized tensors are gone
-            warnings.filterwarnings("ignore", message="torch.quantize_per_tensor")
-            packed = [
-                _quantized.linear_prepack(
-                    torch._make_per_channel_quantized_tensor(
-                        values, scales.double(), torch.zeros(len(scales), dtype=torch.long), 0
-                    ),
-                    bias,
-                )
-                for values, scales, bias in ((w_ih, scale_ih, b_ih), (w_hh, scale_hh, b_hh))
-            ]
+        packed = [
+            _quantized.linear_prepack(
+                torch._make_per_channel_quantized_tensor(
+                    values, scales.double(), torch.zeros(len(scales), dtype=torch.long), 0
+                ),
+                bias,
+            )
+            for values, scales, bias in ((w.w_ih, w.scale_ih, w.b_ih), (w.w_hh, w.scale_hh, w.b_hh))
+        ]
     finally:
         torch.backends.quantized.engine = engine
-    return _quantized.make_quantized_cell_params_dynamic(*packed, b_ih, b_hh, False)
+    return _quantized.make_quantized_cell_params_dynamic(*packed, w.b_ih, w.b_hh, False)
 
 
 def run(
@@ -83,6 +79,8 @@ def run(
     batch_first: bool,
 ) -> tuple[torch.Tensor, ...]:
     """Output and last states. With ``batch_sizes``, x is the data of a packed sequence."""
+    if not whole_layers():
+        return steps.run(x, state, packed, batch_sizes, cell, bidirectional, batch_first)
     kernel = aten.quantized_lstm if cell == "lstm" else aten.quantized_gru
     start: Any = list(state) if cell == "lstm" else state[0]
     tail: list[Any] = [packed, True, len(packed) // (1 + bidirectional), 0.0, False, bidirectional]
@@ -97,11 +95,15 @@ def run(
 
 
 def finite(*tensors: torch.Tensor) -> bool:
-    """Whether the kernels can be given these: they take NaN for any number, and refuse infinity."""
-    return all(
-        tensor.numel() == 0 or bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all())
-        for tensor in tensors
-    )
+    """Whether the kernels can be given these: they take NaN for any number, and refuse infinity. An empty
+    tensor has no range.
+    """
+    return all(tensor.numel() > 0 and bool(torch.isfinite(_span(tensor))) for tensor in tensors)
+
+
+def _span(tensor: torch.Tensor) -> torch.Tensor:
+    low, high = torch.aminmax(tensor)
+    return high - low
 
 
 def run_in_float(
@@ -115,9 +117,8 @@ def run_in_float(
 ) -> tuple[torch.Tensor, ...]:
     """What float gives with the weights that the int8 ones stand for."""
     floats: list[torch.Tensor] = []
-    for start in range(0, len(weights), PER_DIRECTION):
-        w_ih, scale_ih, w_hh, scale_hh, *biases = weights[start : start + PER_DIRECTION]
-        floats += [w_ih * scale_ih.unsqueeze(1), w_hh * scale_hh.unsqueeze(1), *biases]
+    for w in directions(weights):
+        floats += [w.w_ih * w.scale_ih.unsqueeze(1), w.w_hh * w.scale_hh.unsqueeze(1), w.b_ih, w.b_hh]
     kernel = aten.lstm if cell == "lstm" else aten.gru
     begin: Any = list(state) if cell == "lstm" else state[0]
     tail = (floats, True, len(floats) // 4 // (1 + bidirectional), 0.0, False, bidirectional)

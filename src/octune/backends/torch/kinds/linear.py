@@ -11,7 +11,7 @@ from torch import nn
 
 from octune.backends.torch.kinds.base import Kind
 from octune.backends.torch.layers import Bf16Layer, Int8Layer, onednn
-from octune.backends.torch.quantize import decomposed, quantize, to_uint8
+from octune.backends.torch.quantize import decomposed, dynamic_grid, quantize, to_uint8
 
 __all__ = ["Linear", "TransposedLinear"]
 
@@ -73,15 +73,11 @@ class Int8DynamicLinear(Int8Linear):
                 q, scale, zero_point, *kernel[:4], 1.0, 0, torch.float32, "none", [], ""
             )
         else:
-            span, down = (
-                np.float32(max(high.item(), 0.0)) - np.float32(min(low.item(), 0.0)),
-                np.float32(-min(low.item(), 0.0)),
-            )
-            if not np.isfinite(span):
+            least, most = low.item(), high.item()
+            if not np.isfinite(np.float32(most) - np.float32(least)):
                 return F.linear(x, self.weight, self.bias).to(dtype)  # NaN in, NaN out, as in float
-            # In float32, like the exported form: an eager and a compiled model must not differ in the scale.
-            scale_ = float(max(span / np.float32(255.0), np.float32(1e-12)))
-            q = to_uint8(x, scale_, zero_point_ := int(np.round(down / np.float32(scale_))))
+            scale_, zero_point_ = dynamic_grid(least, most)
+            q = to_uint8(x, scale_, zero_point_)
             y = onednn.qlinear_pointwise.default(
                 q, scale_, zero_point_, *kernel[:4], 1.0, 0, torch.float32, "none", [], ""
             )
