@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from octune.backends.torch.batches import in_float32
 from octune.backends.torch.functions.weights import StandIn
+from octune.backends.torch.parametrized import computed_weights, store_weights
 from octune.backends.torch.wrappers import unwrap_parts
 from octune.errors import ModelError
 
@@ -35,7 +36,7 @@ def private_copy(model: nn.Module) -> tuple[nn.Module, list[str]]:
             "Expected a model with its trained weights: build it on the CPU and load them."
         )
     try:
-        copied = copy.deepcopy(model)
+        copied = copy.deepcopy(model, dict(computed_weights(model)))
     except Exception as error:
         raise ModelError(
             f"The model ({type(model).__qualname__}) cannot be copied: {type(error).__name__}: {error}. "
@@ -61,6 +62,7 @@ def private_copy(model: nn.Module) -> tuple[nn.Module, list[str]]:
     if model.training:
         notes.append("the model was in train mode; it is scored in eval mode")
     copied.eval()
+    notes += store_weights(copied)
     for parameter in copied.parameters():
         parameter.requires_grad_(False)
     _without_fast_paths(copied)

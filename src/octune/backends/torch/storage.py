@@ -26,6 +26,7 @@ from octune.backends.torch.copying import replace_module
 from octune.backends.torch.functions.install import describe, rebuild
 from octune.backends.torch.kinds import LAYERS
 from octune.backends.torch.layers import Layer
+from octune.backends.torch.parametrized import store_weights
 from octune.backends.torch.portable import export_program, import_types, load_program
 from octune.backends.torch.transformer import build_transformer
 from octune.backends.torch.wrappers import unwrap_parts, unwrapped
@@ -239,6 +240,7 @@ def _rebuilt(
 ) -> nn.Module:
     built, _ = unwrapped(build())
     unwrap_parts(built)
+    store_weights(built.eval())
     model = _restore(built, folder, metadata)
     for module in model.modules() if limit_again else ():
         if isinstance(module, Layer) and module.multiplies_int8:
