@@ -41,7 +41,6 @@ __all__ = ["Insertion", "QuantizedTensor", "quantized_graph"]
 
 # Below this share of the other side, the negative side of a range is worth a zero point even to OpenVINO.
 LOPSIDED = 0.3
-GATES = frozenset({"Sigmoid", "HardSigmoid"})  # between zero and one
 MIDDLE = 128  # of uint8
 AXES_ARE_INPUTS = 18  # the first opset whose reductions are told their axes that way
 
@@ -238,7 +237,7 @@ class Insertion:
     def _quantize_gates(self, flowing: Set[str]) -> None:
         """``x * sigmoid(y)`` between int8 tensors: with the gate in int8, both nodes have int8 kernels."""
         for node in self.view.nodes:
-            if node.op_type not in GATES or node.input[0] not in flowing:
+            if node.op_type != "Sigmoid" or node.input[0] not in flowing:
                 continue
             gate = str(node.output[0])
             reader = self.view.only_reader(gate)
