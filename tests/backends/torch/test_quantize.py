@@ -63,12 +63,21 @@ def torch_kernel(x: torch.Tensor, scale: float, zero_point: int) -> torch.Tensor
         return torch.quantize_per_tensor(x, scale, zero_point, torch.quint8).int_repr()
 
 
+def quantized(x: torch.Tensor, scale: float, zero_point: int) -> torch.Tensor:
+    """As a small tensor, and as a large one."""
+    small = to_uint8(x, scale, zero_point)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quantize, "_SMALL", 0)
+        assert torch.equal(to_uint8(x, scale, zero_point), small)
+    return small
+
+
 @settings(max_examples=300)
 @given(near_ties())
 @example((np.array([0.273939937], np.float32), 0.00214854861, 0))
 def test_ties_fall_as_in_the_formula_and_in_torch(case: tuple[np.ndarray, float, int]) -> None:
     x, scale, zero_point = case
-    q = to_uint8(torch.from_numpy(x), scale, zero_point)
+    q = quantized(torch.from_numpy(x), scale, zero_point)
     np.testing.assert_array_equal(q.numpy(), formula(x, scale, zero_point))
     assert torch.equal(q, torch_kernel(torch.from_numpy(x), scale, zero_point))
 
@@ -79,7 +88,7 @@ def test_ties_fall_as_in_the_formula_and_in_torch(case: tuple[np.ndarray, float,
 @example(HUGE, 0.1, 128)
 @example(HUGE, 1e6, 0)
 def test_every_number_has_its_place(x: np.ndarray, scale: float, zero_point: int) -> None:
-    q = to_uint8(torch.from_numpy(x), scale, zero_point)
+    q = quantized(torch.from_numpy(x), scale, zero_point)
     np.testing.assert_array_equal(q.numpy(), formula(x, scale, zero_point))
     assert torch.equal(q, torch_kernel(torch.from_numpy(x), scale, zero_point))
 
@@ -101,7 +110,7 @@ def test_the_result_lies_in_memory_as_the_input_does(
         x = x.contiguous(memory_format=layout)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(quantize, "_PIECE", piece)
-        q = to_uint8(x, 0.01, 100)
+        q = quantized(x, 0.01, 100)
     assert q.dtype is torch.uint8
     assert q.stride() == x.stride()
     assert torch.equal(q, torch_kernel(x, 0.01, 100))
@@ -112,7 +121,7 @@ def test_views_become_contiguous(piece: int, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(quantize, "_PIECE", piece)
     x = torch.randn(4, 6, 8)
     for view in (x.transpose(1, 2), x[:, 0], x[..., ::2], x[:, :1].expand(4, 6, 8)):
-        q = to_uint8(view, 0.01, 100)
+        q = quantized(view, 0.01, 100)
         assert q.is_contiguous()
         assert torch.equal(q, torch_kernel(view.contiguous(), 0.01, 100))
 
