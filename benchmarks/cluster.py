@@ -2,6 +2,7 @@
 
 python benchmarks/cluster.py                      # measure, check the simulation, plan the night
 python benchmarks/cluster.py --squad SHARED       # SQuAD on two nodes of one CPU against this process
+python benchmarks/cluster.py --harm SHARED        # what of a harm probe every worker does again
 
 The cluster is a real one, of nodes on this machine. Its evaluation sleeps, because four workers cannot
 compute on two cores: what is measured is how well work is spread. From the constants that it finds (what a
@@ -33,7 +34,9 @@ os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 BATCHES, NAP, WORKERS, PLANS = 300, 0.05, (1, 2, 4), 4
-SPREAD = ("baseline", "trial")  # the stages whose work is given away; all others stay with the driver
+SPREAD = ("baseline", "trial", "calibration", "harm")  # what is given away; all else stays with the driver
+CALIBRATION_BATCHES = 16  # 128 samples of 8
+REPEATED = 0.27  # of harm: each worker runs the whole model, and its own ops in int8 (--harm measures it)
 MODELS, NODES, NIGHT = 1000, 50, 8 * 3600.0
 CORES_OF_ROWS = 2  # of the machine whose rows these are: a node of the simulation is such a machine
 TOLERANCE = 0.15
@@ -72,11 +75,16 @@ def tuned(row: dict[str, Any], nodes: int, known: Constants) -> float:
     """Seconds to tune the model of a row with so many nodes that score."""
     alone, given = 0.0, 0.0
     for stage, seconds in row["stages"].items():
-        if stage in SPREAD:
-            given += evaluation(seconds, max(1, ceil(row["n"] / 8)), nodes, known)
-        else:
+        if stage not in SPREAD:
             alone += seconds
-    return known.start + alone + given
+        elif stage == "calibration":  # as many batches for each
+            given += ceil(CALIBRATION_BATCHES / nodes) / CALIBRATION_BATCHES * seconds
+        elif stage == "harm":
+            given += (REPEATED + (1 - REPEATED) / nodes) * seconds
+        else:
+            given += evaluation(seconds, max(1, ceil(row["n"] / 8)), nodes, known)
+    # workers prepare the model as the driver does
+    return known.start + alone + given + row["stages"].get("prepare", 0.0)
 
 
 def night(row: dict[str, Any], nodes: int, known: Constants) -> tuple[float, int]:
@@ -162,6 +170,7 @@ def shard_cost(address: str) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--squad", type=Path, metavar="SHARED", help="compare on SQuAD; its models and data")
+    parser.add_argument("--harm", type=Path, metavar="SHARED", help="measure what each worker does again")
     parser.add_argument("--samples", type=int, help="with --squad: so many windows, not all")
     options = parser.parse_args()
     sys.path[:0] = [str(ROOT)]
@@ -169,6 +178,8 @@ def main() -> int:
 
     from octune.errors import plural
 
+    if options.harm is not None:
+        return repeated(options.harm)
     if options.squad is not None:
         with cluster({"num_cpus": 1}, {"num_cpus": 1}) as address:
             return squad(address, options.squad, options.samples)
@@ -198,6 +209,31 @@ def main() -> int:
             f"all in {hours:.1f} h, {plural(group, 'node')} for each{verdict}"
         )
     return int(off > TOLERANCE)
+
+
+def repeated(shared: Path) -> int:
+    """Which share of the CPU's time a harm probe takes that is asked for no op: what all workers do again."""
+    from octune.job import Job, Request
+
+    task = {"data": {"task": "sst-2", "folder": str(shared / "data" / "glue" / "SST-2")}, "batch_size": 8}
+    settings = {
+        "model": {"path": str(shared / "models" / "minilm-l6-sst2")},
+        "calibration": task,
+        "performance": {"threads": 1},
+    }
+    with Job.of(Request(None, config=settings, unchecked=True, workspace=False)) as job:
+        backend, survey = job.study.backend, job.study.survey
+        survey.prepare(job.calibration)
+        ranges = survey.calibrate(job.calibration, 64)
+        inputs = [backend.split(job.calibration.first())[0]]
+        candidates = {op.name: [s for s in op.schemes if s.dtype != "fp32"] for op in backend.ops()}
+        spent = []
+        for only in ([], None):
+            begun = time.process_time()
+            backend.harm(candidates, ranges, inputs, only)
+            spent.append(time.process_time() - begun)
+    print(f"harm of all ops: {spent[1]:.2f} s; of none: {spent[0]:.2f} s, {spent[0] / spent[1]:.0%}")
+    return 0
 
 
 def squad(address: str, shared: Path, samples: int | None) -> int:

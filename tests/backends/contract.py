@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from octune.backends import Backend, Settings, backend_for
-from octune.calibration import Ranges, collect
+from octune.calibration import Ranges, collect, merged
+from octune.calibration import observed as seen_in
 from octune.errors import PlanError
 from octune.machine import probe_machine
 from octune.plan import Plan, Scheme
@@ -243,6 +244,28 @@ class BackendContract:
         int8, bf16 = next(s for s in op.schemes if not s.is_float), Scheme.bf16()
         harm = backend.harm({op.name: [int8, bf16]}, ranges, [inputs])
         assert 0 < harm[op.name, bf16] < harm[op.name, int8]
+
+    def test_calibration_in_parts_is_calibration_in_one_piece(
+        self, backend: Backend, ranges: Ranges, subject: Subject
+    ) -> None:
+        inputs = [backend.split(batch)[0] for batch in subject.batches]
+        parts = [seen_in(backend, [batch]) for batch in inputs]
+        assert merged(parts, ranges.samples).to_bytes() == ranges.to_bytes()
+
+    def test_the_harm_of_an_op_is_the_same_whoever_probes_the_others(
+        self, backend: Backend, ranges: Ranges, inputs: Any
+    ) -> None:
+        candidates = {
+            op.name: [s for s in op.schemes if s.dtype != "fp32"] for op in backend.ops() if op.name in ranges
+        }
+        groups = backend.probed_together([name for name in candidates if candidates[name]])
+        whole = backend.harm(candidates, ranges, [inputs])
+        parts = [
+            backend.harm(candidates, ranges, [inputs], [name for group in some for name in group])
+            for some in (groups[::2], groups[1::2])
+        ]
+        assert parts[0].keys().isdisjoint(parts[1])
+        assert parts[0] | parts[1] == whole  # to the bit
 
     def test_saved_and_loaded_it_is_the_same(
         self, backend: Backend, ranges: Ranges, inputs: Any, subject: Subject, tmp_path: Path

@@ -23,7 +23,7 @@ changed: ``fp32_model()`` is a private copy.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -278,14 +278,26 @@ class Backend(ABC):
 
     @abstractmethod
     def harm(
-        self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Any]
+        self,
+        candidates: Mapping[str, Sequence[Scheme]],
+        ranges: Ranges,
+        batches: Sequence[Any],
+        only: Collection[str] | None = None,
     ) -> dict[tuple[str, Scheme], float]:
         """Label-free: the mean squared change of the model's output that each op in each scheme causes by
         itself.
 
-        Relative to the output's own variance, so that numbers add up over ops and compare over models.
-        Backends without a shortcut return :func:`octune.harm.probe` ``(self, ...)``.
+        Relative to the output's own variance, so that numbers add up over ops and compare over models. With
+        ``only`` the work is done for these ops alone, and their numbers are, to the bit, those that they have
+        among all candidates: others may be probed elsewhere. Backends without a shortcut return
+        :func:`octune.harm.probe` ``(self, ...)``.
         """
+
+    def probed_together(self, names: Iterable[str]) -> list[list[str]]:
+        """These ops in groups that must not be torn apart by ``only``, since the harm of one depends on that
+        of the others.
+        """
+        return [[name] for name in names]
 
     def outputs(self, plan: Plan, ranges: Ranges, batches: Sequence[Any]) -> list[Outputs]:
         """What the model answers under a plan, for a few batches. Backends whose models are slow to start

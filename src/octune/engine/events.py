@@ -36,7 +36,9 @@ class Listener:
         """
 
     def spread(self, done: Mapping[str, int]) -> None:
-        """How many parts of the evaluation each node of a cluster has done, with ``engine: ray``; often."""
+        """How many parts of the work of this stage each node of a cluster has done, with ``engine: ray``:
+        batches, items or ops; often.
+        """
 
     def done(self, name: str, seconds: float) -> None:
         """A stage has ended."""

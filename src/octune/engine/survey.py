@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -18,13 +18,13 @@ from typing import Any
 
 from octune.backends import example
 from octune.backends.base import Backend
-from octune.calibration import Ranges, collect
-from octune.cost.table import measure_ops
+from octune.calibration import Ranges, merged
 from octune.coverage import Work
 from octune.data import Batches
 from octune.engine.apart import Apart
 from octune.engine.clock import Clock
 from octune.engine.events import Listener
+from octune.engine.hands import Hands
 from octune.engine.journal import EXAMPLE, RANGES, Journal
 from octune.engine.stopwatch import Stopwatch
 from octune.errors import UnsupportedError, WorkspaceError, summary
@@ -52,10 +52,11 @@ class Survey:
     apart: Apart
     ranges: dict[int, Ranges] = field(default_factory=dict)
     work: Work | None = None
-    # what times ops; and the batch that the backend was prepared with, if there was one
-    time_ops: Callable[[Backend, Sequence[Op], Ranges], dict[tuple[str, Scheme], float]] = measure_ops
-    prepared: Any = None
+    prepared: Any = None  # the batch that the backend was prepared with, if there was one
     batches: Batches | None = None  # those of calibration
+
+    def __post_init__(self) -> None:
+        self.hands = Hands(self.backend)
 
     def prepare(self, batches: Batches | None) -> None:
         """Let the backend get ready for plans on a first batch, if there is one."""
@@ -102,9 +103,16 @@ class Survey:
         if known is not None:
             return known
         self.clock.enter("calibration", f"observing activations on about {samples} samples")
-        ranges = collect(self.backend, self._samples(batches, samples), samples)
+        there = self._there(batches, samples)
+        ranges = merged(self.hands.observed(self._samples(batches, samples), there), samples)
         self.journal.keep(_ranges_name(self.journal, samples), ranges.to_bytes(), samples=samples)
         return ranges
+
+    def _there(self, batches: Batches, samples: int) -> int:
+        """How many of so many samples there are, as far as that is known."""
+        if batches.count is None or self.prepared is None:
+            return samples
+        return min(samples, batches.count * self.backend.batch_size(self.prepared))
 
     def _samples(self, batches: Batches, samples: int) -> Iterator[Any]:
         seen = 0
@@ -159,20 +167,21 @@ class Survey:
         return harms
 
     def harms(self, ops: Sequence[Op], ranges: Ranges, batches: Batches | None) -> list[list[Any]]:
-        """Probe them in this process: rows of op, scheme and harm."""
+        """Probe them, whoever it is that does it: rows of op, scheme and harm."""
         candidates = {op.name: [s for s in op.schemes if s.dtype != "fp32"] for op in ops}
         inputs = self._few(batches, PROBE_SAMPLES)
-        values = self.backend.harm(candidates, ranges, inputs) if inputs else {}
+        values = self.hands.harm(candidates, ranges, inputs) if inputs else {}
+        found = {(op, s): values[op, s] for op in candidates for s in candidates[op] if (op, s) in values}
         # An output that is infinite or NaN is the worst there is; neither can be ranked, or journalled.
         return _flatten(
-            {key: min(value, WORST) if math.isfinite(value) else WORST for key, value in values.items()}
+            {key: min(value, WORST) if math.isfinite(value) else WORST for key, value in found.items()}
         )
 
     def cost(self, ops: Sequence[Op], ranges: Ranges) -> dict[tuple[str, Scheme], float]:
         """Measured milliseconds of every op in every scheme."""
 
         def timed() -> list[list[Any]]:
-            self.clock.enter("cost", "timing ops on this machine")
+            self.clock.enter("cost", f"timing ops on {self.hands.timer}")
             return self.apart.of_ops("cost", ops, ranges, lambda: self.costs(ops, ranges))
 
         ops = self.sound(ops)
@@ -183,8 +192,8 @@ class Survey:
         return costs
 
     def costs(self, ops: Sequence[Op], ranges: Ranges) -> list[list[Any]]:
-        """Time them in this process: rows of op, scheme and milliseconds."""
-        return _flatten(self.time_ops(self.backend, ops, ranges))
+        """Time them: rows of op, scheme and milliseconds."""
+        return _flatten(self.hands.costs(ops, ranges))
 
     def sound(self, ops: Sequence[Op]) -> tuple[Op, ...]:
         """The ops, of which those that have ended a process by themselves can only be fp32."""

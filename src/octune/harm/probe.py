@@ -8,7 +8,7 @@ torch backend).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,13 +24,20 @@ __all__ = ["largest_change", "output_change", "output_spread", "probe"]
 
 
 def probe(
-    backend: Backend, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, inputs: Sequence[Any]
+    backend: Backend,
+    candidates: Mapping[str, Sequence[Scheme]],
+    ranges: Ranges,
+    inputs: Sequence[Any],
+    only: Collection[str] | None = None,
 ) -> dict[tuple[str, Scheme], float]:
-    """Mean squared output change by (op, scheme), relative to the output's variance."""
+    """Mean squared output change by (op, scheme), relative to the output's variance; of all candidates, or of
+    ``only`` these.
+    """
     wanted = backend.outputs(Plan(), ranges, inputs)
     return {
         (op, scheme): output_change(wanted, backend.outputs(Plan({op: scheme}), ranges, inputs))
         for op, schemes in candidates.items()
+        if only is None or op in only
         for scheme in schemes
     }
 

@@ -112,7 +112,7 @@ def best_so_far(trials: Sequence[Trial]) -> tuple[int, Trial] | None:
 
 
 def places(done: Mapping[str, int], most: int = 6) -> str:
-    """Where the parts of an evaluation were done, in a few words."""
+    """Where the parts of a stage were done, in a few words."""
     named = [f"{node} {parts}" for node, parts in sorted(done.items())[:most]]
     return ", ".join([*named, *([f"{len(done) - most} more nodes"] if len(done) > most else [])])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -153,14 +153,25 @@ class OnnxBackend(Backend):
         return counted(self._view, names, inputs, self._threads)
 
     def harm(
-        self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Inputs]
+        self,
+        candidates: Mapping[str, Sequence[Scheme]],
+        ranges: Ranges,
+        batches: Sequence[Inputs],
+        only: Collection[str] | None = None,
     ) -> dict[tuple[str, Scheme], float]:
         found = {item.op.name: item for item in self._found}
         batches = [feed for feed in batches if takes(self._guards, feed.kwargs)]
         errors = LocalErrors(self._weights, self._groups(ranges), self._threads)
         return first_order_harm(
-            self._view, found, candidates, batches, errors, self._threads, splits=self._splits
+            self._view, found, candidates, batches, errors, self._threads, splits=self._splits, only=only
         )
+
+    def probed_together(self, names: Iterable[str]) -> list[list[str]]:
+        sources = {item.op.name: item.source(self._view) for item in self._found if item.multiplies_weight}
+        groups: dict[str, list[str]] = {}
+        for name in names:  # ops that read one tensor agree on its range
+            groups.setdefault(sources.get(name, f"{name}:"), []).append(name)
+        return list(groups.values())
 
     def alone(self, op: Op, scheme: Scheme, ranges: Ranges) -> Callable[[], object]:
         item = next(item for item in self._found if item.op.name == op.name)

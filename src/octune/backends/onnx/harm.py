@@ -11,7 +11,7 @@ is read by weights that are a hundred times smaller.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -49,8 +49,11 @@ def first_order_harm(
     threads: int | None,
     *,
     splits: bool,
+    only: Collection[str] | None = None,
 ) -> Harms:
-    """Squared change of the output over its variance, by op and scheme."""
+    """Squared change of the output over its variance, by op and scheme; of all candidates, or of ``only``
+    these.
+    """
     items = [found[name] for name, schemes in candidates.items() if schemes and name in found]
     if not items or not feeds:
         return {}
@@ -64,18 +67,20 @@ def first_order_harm(
         return dict(zip(inner, taps.run(inner, dict(feed.kwargs)), strict=True)) | dict(feed.kwargs)
 
     values: Harms = defaultdict(float)
+    asked = {item.op.name for item in items if only is None or item.op.name in only}
     feeds = _affordable(feeds, look, items) if splits else feeds[:1]
     for feed in feeds:
         seen = look(feed)
         for item in items:
             name = item.op.name
             y = seen[item.output]
-            own = OpErrors(errors, item, [seen[x] for x in item.inputs], y, name not in owners)
-            sampled = {scheme: own(scheme, few=True) for scheme in candidates[name]}
-            for scheme, harm in _harms(item, sampled, own, injector, seen, view.outputs).items():
-                values[name, scheme] += harm / len(feeds)
+            if name in asked:
+                own = OpErrors(errors, item, [seen[x] for x in item.inputs], y, name not in owners)
+                sampled = {scheme: own(scheme, few=True) for scheme in candidates[name]}
+                for scheme, harm in _harms(item, sampled, own, injector, seen, view.outputs).items():
+                    values[name, scheme] += harm / len(feeds)
             for reader in owners.get(name, ()):
-                if reader.factors is None:
+                if reader.factors is None or reader.op not in asked:
                     continue
                 plain = Scheme.int8()
                 rounded = {

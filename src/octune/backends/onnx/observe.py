@@ -16,7 +16,7 @@ from onnx import ValueInfoProto
 from octune.backends.base import Visit
 from octune.backends.batches import Inputs, real_rows
 from octune.backends.onnx.edit import Edit
-from octune.backends.onnx.graph import Model, View
+from octune.backends.onnx.graph import Array, Model, View
 from octune.backends.onnx.kinds import Found, Tap
 from octune.backends.onnx.runtimes import session
 
@@ -56,23 +56,32 @@ class Observer:
         self._tensors = sorted(tensors - set(view.inputs))
         self._shapes = dict(zip(shapes, names, strict=True))
         self._session: ort.InferenceSession = session(graph, threads)
-        self._rows: float | None = None
+        self._rows: dict[tuple[tuple[int, ...], ...], int] = {}  # that fit, by the shapes of one row
 
     def show(self, feed: Inputs, visit: Visit) -> None:
-        """One batch, in parts that fit into memory."""
-        left = feed
-        if self._rows is None and self._splits and feed.batch_size > 1:
-            first, left = feed.resized(1), feed.rows(slice(1, None))
-            self._rows = max(1.0, PART_BYTES / max(self._run(first, visit), 1))
-        for part in left.parts(int(self._rows or left.batch_size)):
-            self._run(part, visit)
+        """One batch, in parts that fit into memory. Which parts depends on this batch alone."""
+        whole = not self._splits or feed.batch_size == 1 or feed.is_joined
+        rows = feed.batch_size if whole else self._rows_of(feed)
+        for part in feed.parts(rows):
+            self._look(part, visit)
 
-    def _run(self, feed: Inputs, visit: Visit) -> int:
-        """Run, visit, and return the bytes of what was visited."""
+    def _rows_of(self, feed: Inputs) -> int:
+        first = feed.resized(1)
+        shapes = tuple(getattr(first.kwargs[name], "shape", ()) for name in sorted(first.kwargs))
+        if shapes not in self._rows:
+            values = self._run(first)
+            size = sum(values[name].nbytes for name in self._tensors)
+            self._rows[shapes] = max(1, PART_BYTES // max(size, 1))
+        return self._rows[shapes]
+
+    def _run(self, feed: Inputs) -> dict[str, Array]:
         wanted = [*self._tensors, *self._shapes.values()]
         # An empty list would mean all outputs; it is empty only if all tensors are inputs of the model.
         made = self._session.run(wanted, dict(feed.kwargs)) if wanted else []
-        values = dict(zip(wanted, made, strict=True)) | dict(feed.kwargs)
+        return dict(zip(wanted, made, strict=True)) | dict(feed.kwargs)
+
+    def _look(self, feed: Inputs, visit: Visit) -> None:
+        values = self._run(feed)
         for (name, tensor, shaped), channel_axis in self._taps:
             array = values[tensor]
             shape = (
@@ -86,4 +95,3 @@ class Observer:
                 visit(name, real, shape=shape)
             else:
                 visit(name, array, shape=shape, channel_axis=channel_axis)
-        return sum(values[name].nbytes for name in self._tensors)

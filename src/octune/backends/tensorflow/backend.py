@@ -5,7 +5,7 @@ stock TensorFlow.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -169,16 +169,20 @@ class TensorFlowBackend(Backend):
         self._notes.extend(f"{name}: {why}" for (name, *_), why in self._refused.items())
 
     def harm(
-        self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Inputs]
+        self,
+        candidates: Mapping[str, Sequence[Scheme]],
+        ranges: Ranges,
+        batches: Sequence[Inputs],
+        only: Collection[str] | None = None,
     ) -> dict[tuple[str, Scheme], float]:
         inputs = [_some_rows(part) for batch in batches for part in self.parts(batch)]
         values = first_order_harm(
-            self._rewriter, self._frozen.outputs.values(), candidates, ranges, inputs, self._threads
+            self._rewriter, self._frozen.outputs.values(), candidates, ranges, inputs, self._threads, only
         )
         left = {
             name: [s for s in schemes if (name, s) not in values]
             for name, schemes in candidates.items()
-            if name in ranges
+            if name in ranges and (only is None or name in only)
         }
         return values | (probe(self, left, ranges, inputs) if any(left.values()) else {})
 

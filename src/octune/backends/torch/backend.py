@@ -6,7 +6,7 @@ import contextlib
 import copy
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -192,10 +192,15 @@ class TorchBackend(Backend):
         return hook
 
     def harm(
-        self, candidates: Mapping[str, Sequence[Scheme]], ranges: Ranges, batches: Sequence[Inputs]
+        self,
+        candidates: Mapping[str, Sequence[Scheme]],
+        ranges: Ranges,
+        batches: Sequence[Inputs],
+        only: Collection[str] | None = None,
     ) -> dict[tuple[str, Scheme], float]:
         found = {f.op.name: f for f in self._found}
-        wanted = {name: schemes for name, schemes in candidates.items() if schemes and name in found}
+        able = {name: schemes for name, schemes in candidates.items() if schemes and name in found}
+        wanted = {name: schemes for name, schemes in able.items() if only is None or name in only}
         calls = [call.resized(min(PROBE_ROWS, call.batch_size)) for call in batches]
 
         def make(name: str, scheme: Scheme) -> Layer:
@@ -207,9 +212,9 @@ class TorchBackend(Backend):
         ):
             make = functools.cache(make)  # every batch needs them again
         values = first_order_harm(
-            self._prepared, {name: found[name].module for name in wanted}, wanted, make, calls
+            self._prepared, {name: found[name].module for name in able}, wanted, make, calls
         )
-        return probe(self, candidates, ranges, calls) if values is None else values
+        return probe(self, candidates, ranges, calls, only) if values is None else values
 
     def alone(self, op: Op, scheme: Scheme, ranges: Ranges) -> Callable[[], object]:
         found = next(f for f in self._found if f.op.name == op.name)

@@ -37,8 +37,10 @@ def first_order_harm(
 ) -> dict[Key, float] | None:
     """Relative mean squared output change by (op, scheme), or None if the model cannot be differentiated.
 
-    ``make`` returns the layer of an op. Each is made when its op is reached and released again: all layers of
-    a large model at once are more than the model itself.
+    Gradients are those of all ``modules``, whichever of them are candidates: noise is drawn for every output
+    that depends on one, and must be the same for the same model and data. ``make`` returns the layer of an
+    op. Each is made when its op is reached and released again: all layers of a large model at once are more
+    than the model itself.
     """
     generator = torch.Generator().manual_seed(0)
     totals: dict[Key, float] = {
@@ -109,7 +111,7 @@ def _errors(
 ) -> dict[Key, float]:
     """Compute what every int8 kernel would have returned, and weight the difference by the gradient."""
     sums: dict[Key, torch.Tensor] = {}
-    visits: dict[str, int] = dict.fromkeys(modules, 0)
+    visits: dict[str, int] = dict.fromkeys(candidates, 0)
 
     def compare(name: str) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -133,9 +135,7 @@ def _errors(
 
         return hook
 
-    handles = [
-        module.register_forward_hook(compare(name), with_kwargs=True) for name, module in modules.items()
-    ]
+    handles = [modules[name].register_forward_hook(compare(name), with_kwargs=True) for name in candidates]
     with hooks(handles), torch.no_grad():
         call(model)
     return {key: float(value.square().sum()) / DRAWS for key, value in sums.items()}

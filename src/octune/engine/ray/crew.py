@@ -50,8 +50,8 @@ class Wanted:
 
 
 class Crew:
-    """All workers of one run. ``note`` is told what the user should know, ``told`` how many parts of the
-    evaluation each node has done.
+    """All workers of one run. ``note`` is told what the user should know, ``told`` how many parts of an
+    evaluation, calibration batches or ops each node has done.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class Crew:
         self._connected: bool | None = None  # whether this has connected, and so must disconnect
         self.left_out: dict[str, str] = {}  # nodes that are not used, and why
         self.timer: Any = None
+        self.timing_node: str | None = None  # its name
         self.rounds = Rounds(self)
         self.kinds: dict[str, Mapping[str, Any]] = {}
 
@@ -195,6 +196,7 @@ class Crew:
         if why := difference(self._here, kind):
             raise ClusterError(f"The timing node {chosen.name} cannot be used: {why}.")
         self.kinds[chosen.name] = kind
+        self.timing_node = chosen.name
 
     def ask_timer(self, method: str, *arguments: Any) -> Any:
         """Have the node that times answer; the machine that tunes waits."""

@@ -158,8 +158,8 @@ class Round:
         self._tries[number] += error is not None
         if error is not None and self._tries[number] >= MOST_DEATHS:
             self._broken = EvaluationError(
-                f"Scoring ended {plural(MOST_DEATHS, 'worker')} of the cluster at the same part of the "
-                f"data, one after the other: {summary(error)}"
+                f"The same part of the work ended {plural(MOST_DEATHS, 'worker')} of the cluster, one after "
+                f"the other: {summary(error)}"
             )
         heapq.heappush(self._again, (number, shard))
 
@@ -268,6 +268,9 @@ class Rounds:
             member.model = begun.model
             begun.out += 1
             self._out[ref] = _Errand(member, begun, number, shard)
+            if member.node.name not in self._parts:  # what is under way is seen before it is done
+                self._parts[member.node.name] = 0
+                crew.tell(self._parts)
 
     def _following(self, member: Member) -> tuple[Round, int, Shard] | None:
         """What a worker does next: more of what it is at, or else what was asked for first."""

@@ -1,7 +1,8 @@
 """A tuning run whose models are scored on a Ray cluster.
 
-The same stages as :class:`Study`, in the same order, with the same answers. What is elsewhere is scoring, and
-timing where that is asked for; the search, the journal and the sequential test are here.
+The same stages as :class:`Study`, in the same order, with the same answers. What is elsewhere is calibration,
+harm of ops and scoring, and timing where that is asked for; the search, the journal and the sequential test
+are here.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from itertools import islice
 from operator import length_hint
 from typing import Any
 
-from octune.backends.base import Backend, Settings
+from octune.backends.base import Settings
 from octune.calibration import Ranges
 from octune.cost.latency import FP32, Latency, Speedup, Timed
 from octune.engine.local import Study
 from octune.engine.ray.crew import Crew
 from octune.engine.ray.foresight import Foresight
+from octune.engine.ray.hands import RayHands
 from octune.engine.ray.kind import describe
 from octune.engine.ray.rounds import Shard
 from octune.engine.ray.together import Wait
@@ -30,7 +32,7 @@ from octune.evaluation.evaluator import Evaluator, MetricEvaluator
 from octune.evaluation.function import FunctionEvaluator
 from octune.evaluation.pairing import Pairing
 from octune.evaluation.spread import Answers, Spread
-from octune.plan import Op, Plan, Scheme
+from octune.plan import Plan
 from octune.result import Trial
 from octune.score import Score
 
@@ -63,8 +65,9 @@ class RayStudy(Study):
         self._boxes: dict[tuple[str, int], Box] = {}
         self._foresight = Foresight(self)
         self._ahead: Iterable[Plan] = ()
-        if self.crew.wanted.timing == "node":
-            self.survey.time_ops, self.apart.elsewhere = self._time_ops, frozenset({"cost"})
+        self.survey.hands = RayHands(self)
+        timed = {"cost"} if self.crew.wanted.timing == "node" else set[str]()
+        self.apart.elsewhere = frozenset({"harm"} | timed)
 
     # -- beginning and end -----------------------------------------------------------------------------------
 
@@ -124,6 +127,7 @@ class RayStudy(Study):
             self.backend.name,
             self.backend.fingerprint(),
             self.luggage.settings,
+            self.backend.environment().get("threads"),
             evaluators,
         )
 
@@ -190,10 +194,18 @@ class RayStudy(Study):
     def _recipe(self, trial: Trial) -> Recipe:
         if trial.form == "fp32":
             return Recipe("fp32", Plan())
-        prepared = None if self.survey.prepared is None else self._box("prepared", 0, self.survey.prepared)
-        ranges = self._box("ranges", trial.samples, self.survey.ranges.get(trial.samples, Ranges()))
+        ranges = self.boxed(self.survey.ranges.get(trial.samples, Ranges(samples=trial.samples)))
         example = None if trial.form == "eager" else self._box("example", 0, self.stopwatch.example)
-        return Recipe(trial.form, trial.plan, prepared, ranges, example)
+        return Recipe(trial.form, trial.plan, self.prepared, ranges, example)
+
+    @property
+    def prepared(self) -> Box | None:
+        """The batch that the backend was prepared with."""
+        return None if self.survey.prepared is None else self._box("prepared", 0, self.survey.prepared)
+
+    def boxed(self, ranges: Ranges) -> Box:
+        """Ranges for all workers."""
+        return self._box("ranges", ranges.samples, ranges)
 
     def _box(self, name: str, number: int, value: Any) -> Box:
         """Sent once."""
@@ -255,16 +267,6 @@ class RayStudy(Study):
 
     def _timing(self) -> tuple[Parcel | None, Box, Any]:
         return self.parcel, self._box("example", 0, self.stopwatch.example), self.stopwatch.timing
-
-    def _time_ops(
-        self, backend: Backend, ops: Sequence[Op], ranges: Ranges
-    ) -> dict[tuple[str, Scheme], float]:
-        prepared = None if self.survey.prepared is None else self._box("prepared", 0, self.survey.prepared)
-        boxed = self._box("ranges", ranges.samples, ranges)
-        found: dict[tuple[str, Scheme], float] = self.crew.ask_timer(
-            "costs", self.parcel, prepared, boxed, ops
-        )
-        return found
 
 
 def _spreads(evaluator: Evaluator) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 from octune.backends import Settings, backend_named
 from octune.backends.base import Backend
-from octune.calibration import Ranges
+from octune.calibration import Observed, Ranges, observed
 from octune.cost.latency import Speedup, Timing
 from octune.cost.table import measure_ops
 from octune.engine.ray.kind import describe
@@ -60,6 +60,7 @@ class Parcel:
     framework: str
     fingerprint: str
     settings: Settings
+    threads: int | None  # of the driver
     evaluators: Mapping[str, Box]
 
 
@@ -94,6 +95,7 @@ class Worker:
         os.environ.update(threads_of(cores or 1))
         self._threads = cores
         self._backend: Backend | None = None
+        self._opened_for: int | None = None  # threads
         self._prepared: Box | None = None
         self._evaluators: dict[str, Evaluator] = {}
         self._model: tuple[tuple[str, ...], Any] | None = None
@@ -139,6 +141,36 @@ class Worker:
         score = scoring.score_of(model, places)  # type: ignore[attr-defined]
         return time.perf_counter() - begun, score
 
+    # -- before a plan is scored -----------------------------------------------------------------------------
+
+    def observed(self, parcel: Parcel, prepared: Box | None, inputs: Sequence[Any]) -> tuple[float, Observed]:
+        """Seconds, and what is seen of these inputs."""
+        backend = self._like_the_driver(parcel, prepared)
+        begun = time.perf_counter()
+        found = observed(backend, inputs)
+        return time.perf_counter() - begun, found
+
+    def harm(
+        self, parcel: Parcel, prepared: Box | None, ranges: Box, asked: Box, only: Sequence[str]
+    ) -> tuple[float, dict[tuple[str, Scheme], float]]:
+        """Seconds, and the label-free harm of ``only`` these ops; what was ``asked`` is the same for all
+        workers.
+        """
+        backend = self._like_the_driver(parcel, prepared)
+        candidates, inputs = self._fetched(asked)
+        begun = time.perf_counter()
+        found = backend.harm(candidates, self._fetched(ranges), inputs, only)
+        return time.perf_counter() - begun, found
+
+    def _like_the_driver(self, parcel: Parcel, prepared: Box | None) -> Backend:
+        """With as many threads as the driver, if there are so many here: in which order floats are added
+        depends on it.
+        """
+        threads = None
+        if parcel.threads is not None and self._threads is not None:
+            threads = min(parcel.threads, self._threads)
+        return self._ready(parcel, prepared, threads)
+
     # -- timing ----------------------------------------------------------------------------------------------
 
     def fp32_latency(self, parcel: Parcel, example: Box, timing: Timing) -> Any:
@@ -174,10 +206,10 @@ class Worker:
     # -- what is kept ----------------------------------------------------------------------------------------
 
     def _scoring(self, parcel: Parcel, name: str) -> Evaluator:
+        backend = self._ready(parcel, None)
         if name not in self._evaluators:
-            backend = self._ready(parcel, None)
-            self._evaluators[name] = fetched(parcel.evaluators[name]).bound(backend)
-        return self._evaluators[name]
+            self._evaluators[name] = fetched(parcel.evaluators[name])
+        return self._evaluators[name].bound(backend)
 
     def _made(self, parcel: Parcel, recipe: Recipe) -> Any:
         """The model of a recipe; the last one is kept."""
@@ -202,18 +234,24 @@ class Worker:
             "can. Install the same packages on all nodes."
         )
 
-    def _ready(self, parcel: Parcel, prepared: Box | None) -> Backend:
-        """The backend, prepared with the batch that the driver's was prepared with."""
+    def _ready(self, parcel: Parcel, prepared: Box | None, threads: int | None = None) -> Backend:
+        """The backend, prepared with the batch that the driver's was prepared with; with so many threads, or
+        all of this worker.
+        """
+        threads = threads or self._threads
+        if self._backend is not None and self._opened_for != threads:
+            self._backend.close()
+            self._backend = self._prepared = self._model = self._stopwatch = None
         if self._backend is None:
-            self._backend = self._opened(parcel)
+            self._backend, self._opened_for = self._opened(parcel, threads), threads
         if prepared is not None and self._prepared is None:
             self._backend.prepare(fetched(prepared))
             self._prepared = prepared
         return self._backend
 
-    def _opened(self, parcel: Parcel) -> Backend:
+    def _opened(self, parcel: Parcel, threads: int | None) -> Backend:
         model = fetched(parcel.model)
-        settings = replace(parcel.settings, threads=self._threads)
+        settings = replace(parcel.settings, threads=threads)
         kind = backend_named(parcel.framework)
         if not parcel.opens:
             return kind(model, settings)

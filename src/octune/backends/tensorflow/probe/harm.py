@@ -11,7 +11,7 @@ their own kernels.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -58,9 +58,10 @@ def first_order_harm(
     ranges: Ranges,
     batches: Sequence[Inputs],
     threads: int | None,
+    only: Collection[str] | None = None,
 ) -> dict[Key, float]:
     """Relative mean squared output change by (op, scheme), without ops that the outputs have no
-    gradient to.
+    gradient to; of all candidates, or of ``only`` these.
     """
     known = {op.name: op for op in rewriter.ops()}
     wanted = {
@@ -71,15 +72,25 @@ def first_order_harm(
     values: dict[Key, float] = {}
     simulated = Simulated(rewriter, wanted, ranges)
     for group in _groups(wanted):
+        asked = {op.name for op in group if only is None or op.name in only}
+        if not asked:
+            continue
         graph = as_graph(rewriter.weightless.graph_def)
         with graph.as_default():
             rows = tf.compat.v1.placeholder(tf.int32, [], name="octune_rows")
             simulated.begin()
             built = _weighted(
-                graph, rewriter, simulated, list(outputs), {op: wanted[op] for op in group}, ranges, rows
+                graph,
+                rewriter,
+                simulated,
+                list(outputs),
+                {op: wanted[op] for op in group},
+                asked,
+                ranges,
+                rows,
             )
         if built is None:
-            return {}
+            continue
         sums, results = built
         totals, variance = dict.fromkeys(sums, 0.0), 0.0
         with new_session(graph, threads, optimized=False) as session:
@@ -116,11 +127,12 @@ def _weighted(
     simulated: Simulated,
     outputs: list[str],
     wanted: Mapping[Op, Sequence[Scheme]],
+    asked: Collection[str],
     ranges: Ranges,
     rows: Any,
 ) -> tuple[dict[Key, Any], list[Any]] | None:
-    """For every op and scheme, the squared weighted error as a tensor; and the outputs that it is relative
-    to.
+    """For every scheme of the ops that are asked for, the squared weighted error as a tensor; and the outputs
+    that it is relative to.
     """
     results = [graph.get_tensor_by_name(name) for name in outputs]
     results = [result for result in results if result.dtype.is_floating and result.shape.rank != 0]
@@ -142,7 +154,7 @@ def _weighted(
     sums: dict[Key, Any] = {}
     for index, (op, schemes) in enumerate(wanted.items()):
         gradients = [draw[index] for draw in draws]
-        if any(gradient is None for gradient in gradients):
+        if op.name not in asked or any(gradient is None for gradient in gradients):
             continue  # between it and the outputs is something without a slope, such as rounding
         shape = _by_sample(answers[op], rows)
         answer, slope = (
