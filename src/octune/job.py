@@ -304,7 +304,12 @@ def _threads(config: Config) -> int | None:
 
 def settings_of(config: Config, materials: Materials) -> Settings:
     performance = config.performance
-    settings = Settings(threads=_threads(config), portable=performance.portable, extra=performance.extra)
+    settings = Settings(
+        threads=_threads(config),
+        portable=performance.portable,
+        forms=performance.forms,
+        extra=performance.extra,
+    )
     if config.model is None:
         return settings
     return replace(
@@ -321,6 +326,12 @@ def came_from(config: Config, materials: Materials) -> Path | None:
 
 def _refuse_foreign_settings(settings: Settings, backend: Backend) -> None:
     """What only another framework has is refused, never ignored."""
+    for form in settings.forms or ():
+        if form not in backend.form_choices:
+            raise UnsupportedError(
+                f"performance.forms has {form}, which this kind of model ({backend.name}) does not have. "
+                f"Expected: {', '.join(backend.form_choices)}."
+            )
     for name, value in settings.extra.items():
         if name not in backend.extras:
             raise UnsupportedError(

@@ -55,6 +55,7 @@ DEFAULTS = {
     "performance.inputs": None,
     "performance.objective": "latency",
     "performance.streams": 1,
+    "performance.forms": None,
     "performance.portable": True,
     "performance.cores_per_instance": None,
     "performance.num_of_instance": None,

@@ -17,7 +17,7 @@ from octune.backends.torch.to_onnx import module_of
 from octune.cli import app
 from octune.errors import ArtifactError, CriterionError, UnsupportedError
 from octune.export import export
-from octune.export.twin import same_plan
+from octune.same_plan import same_plan
 from tests.export.conftest import Feed, configuration
 from tests.export.test_layouts import onnx_answers
 

@@ -92,6 +92,7 @@ class Settings:
     portable: bool = True  # whether int8 weights must be safe on any CPU, or on this one alone
     # where the model came from (folder, or package.module:factory), if a name is known
     source: str | None = None
+    forms: tuple[str, ...] | None = None  # of a winner; the backend's usual ones if left out
     # what only some frameworks have, by name: each backend says which it takes, and the others are refused
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -175,6 +176,8 @@ class Backend(ABC):
 
     name: ClassVar[str]
     limits_again: ClassVar[bool] = False  # whether load() can make the weights of a saved model smaller
+    # what ``settings.forms`` may name; ``native`` are all forms of its own framework
+    form_choices: ClassVar[tuple[str, ...]] = ("native",)
     limit: Limit  # what its int8 weights keep to: set by __init__
     # Forms of finalists that fp32 can be made in, too; and the eager form's name, where that is what people
     # deploy.

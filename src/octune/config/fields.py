@@ -319,6 +319,7 @@ _DTYPES, _GRANULARITIES, _SCHEMES = (
     ("per_channel", "per_tensor"),
     ("sym", "asym"),
 )
+_FORMS = ("native", "litert", "openvino")
 _ALGORITHMS = ("minmax", "percentile", "mse", "kl")
 
 Seconds = Annotated[float, *_as(number, {"type": "number", "minimum": 0}, low=0)]
@@ -373,5 +374,6 @@ Framework = Annotated[str, *_as(framework, {"type": "string", "examples": list(F
 Dtypes = Annotated[tuple[str, ...], *_as(several_of, _words(_DTYPES), choices=_DTYPES)]
 Granularities = Annotated[tuple[str, ...], *_as(several_of, _words(_GRANULARITIES), choices=_GRANULARITIES)]
 Schemes = Annotated[tuple[str, ...], *_as(several_of, _words(_SCHEMES), choices=_SCHEMES)]
+Forms = Annotated[tuple[str, ...], *_as(several_of, _words(_FORMS), choices=_FORMS)]
 Algorithms = Annotated[tuple[str, ...], *_as(several_of, _words(_ALGORITHMS), choices=_ALGORITHMS)]
 EmptyIsDefault = BeforeValidator(empty_is_default)

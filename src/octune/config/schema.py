@@ -172,6 +172,14 @@ class Performance(Section):
             "of the threads."
         ),
     )
+    forms: kinds.Forms | None = Field(
+        None,
+        description=(
+            "Which forms of the winner are made, timed and scored: native are those of its own framework "
+            "(compiled, streams); openvino is for ONNX and PyTorch. If left out: native, and openvino for "
+            "ONNX."
+        ),
+    )
     portable: Switch = Field(
         True,
         description=(

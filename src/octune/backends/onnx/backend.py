@@ -64,6 +64,7 @@ class OnnxBackend(Backend):
 
     name = "onnx"
     fp32_forms = frozenset(runtime.name for runtime in (*RUNTIMES[1:], *IN_BF16))
+    form_choices = ("native", "openvino")
     eager_title = f"model.onnx in plain {ONNX_RUNTIME.title}"
 
     @classmethod
@@ -75,6 +76,7 @@ class OnnxBackend(Backend):
     def __init__(self, model: ModelProto | str | Path, settings: Settings) -> None:
         source, self._notes = open_model(model)
         self._threads = settings.threads or probe_machine().cores
+        self._forms = settings.forms or self.form_choices
         self.limit = limit_for(portable=settings.portable)
         self._weights = Int8Weights(self.limit)
         self._source = Edit(View(source)).finish()  # what nothing reads is left out
@@ -202,6 +204,8 @@ class OnnxBackend(Backend):
         return outputs_by_name((port.name for port in model.get_outputs()), values)
 
     def finalists(self, plan: Plan, ranges: Ranges, inputs: Inputs) -> Iterator[Finalist]:
+        if "openvino" not in self._forms:
+            return
         bf16 = IN_BF16 if probe_machine().bf16 and not plan.names("int8") else ()
         for runtime in (*RUNTIMES[1:], *bf16):
             if not runtime.installed():

@@ -40,13 +40,14 @@ from octune.backends.torch.hooks import hooks
 from octune.backends.torch.kinds import KINDS
 from octune.backends.torch.layers import Layer
 from octune.backends.torch.opened import OpenedTorch
+from octune.backends.torch.openvino import on_openvino
 from octune.backends.torch.recompile import recompile
 from octune.backends.torch.sources import open_model
 from octune.backends.torch.work import counted
 from octune.backends.torch.wrappers import unwrapped
 from octune.calibration import Ranges
 from octune.coverage import Work
-from octune.errors import DataError, ModelError, UnsupportedError, plural
+from octune.errors import DataError, ModelError, UnsupportedError, plural, short
 from octune.harm import probe
 from octune.int8 import limit_for
 from octune.plan import Op, Plan, Scheme
@@ -63,7 +64,8 @@ class TorchBackend(Backend):
     """Works on an unmodified ``nn.Module``: no stubs, no fusion by hand, no tracing until the very end."""
 
     name = "pytorch"
-    fp32_forms = frozenset({"compiled"})
+    fp32_forms = frozenset({"compiled", "openvino"})
+    form_choices = ("native", "openvino")
     limits_again = True
 
     @classmethod
@@ -79,6 +81,7 @@ class TorchBackend(Backend):
                 "model.inputs and model.outputs name tensors of a graph; a PyTorch model takes what its "
                 "forward takes. Remove them."
             )
+        self._settings = settings
         self.limit = limit_for(portable=settings.portable)
         self._threads_before = torch.get_num_threads()
         if settings.threads:
@@ -252,10 +255,29 @@ class TorchBackend(Backend):
             return named_outputs(inputs(model))
 
     def finalists(self, plan: Plan, ranges: Ranges, inputs: Inputs) -> Iterator[Finalist]:
-        from octune.backends.torch.compiled import compile_model  # imports the compiler, which takes seconds
+        forms = self._settings.forms or ("native",)
+        if "openvino" in forms and (made := self._on_openvino(plan, ranges, inputs)) is not None:
+            yield Finalist("openvino", made)
+        if "native" in forms:
+            from octune.backends.torch.compiled import compile_model  # imports the compiler: seconds
 
-        made = compile_model(self.apply(plan, ranges), inputs)
-        yield Finalist("compiled", made, made.took)
+            native = compile_model(self.apply(plan, ranges), inputs)
+            yield Finalist("compiled", native, native.took)
+
+    def _on_openvino(self, plan: Plan, ranges: Ranges, inputs: Inputs) -> nn.Module | None:
+        """A plan on OpenVINO; None with a note where that cannot be made."""
+        try:
+            eager = self.apply(plan, ranges)
+            made = on_openvino(self._reference, eager, plan, ranges, inputs, self._settings)
+        except UnsupportedError as error:
+            self._note(f"the model was not tried on OpenVINO: {error}")
+            return None
+        if made.in_fp32:
+            self._note(f"on OpenVINO these ops are fp32, whatever the plan says: {short(made.in_fp32)}")
+        return made
+
+    def _note(self, note: str) -> None:
+        self._notes += [note] if note not in self._notes else []
 
     @contextlib.contextmanager
     def capture(self, model: nn.Module) -> Iterator[list[Inputs]]:

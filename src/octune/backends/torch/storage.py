@@ -8,6 +8,7 @@ and runs on any supported CPU.
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,7 @@ from octune.backends.torch.copying import replace_module
 from octune.backends.torch.functions.install import describe, rebuild
 from octune.backends.torch.kinds import LAYERS
 from octune.backends.torch.layers import Layer
+from octune.backends.torch.openvino import OpenVinoModule, load_openvino
 from octune.backends.torch.parametrized import store_weights
 from octune.backends.torch.portable import export_program, import_types, load_program
 from octune.backends.torch.transformer import build_transformer
@@ -39,7 +41,7 @@ __all__ = ["COMPILED", "PROGRAM", "Origin", "load", "save", "stamp", "weight_byt
 
 log = logging.getLogger("octune")
 TRUST = "trust whoever made it: octune.load(folder, trust=True), or --trust"
-WEIGHTS, COMPILED, PROGRAM = "model.safetensors", "compiled.pt2", "program.pt2"
+WEIGHTS, COMPILED, PROGRAM, OPENVINO = "model.safetensors", "compiled.pt2", "program.pt2", "openvino"
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,8 @@ class Origin:
 
 def weight_bytes(model: nn.Module) -> int:
     """Bytes of all distinct weights; tied ones count once."""
+    if isinstance(model, OpenVinoModule):
+        return 0 if model.runs.graph is None else model.runs.graph.nbytes
     model = model.eager if isinstance(model, CompiledModel) and model.eager is not None else model
     seen: dict[int, int] = {}
     for tensor in _stored(list(model.state_dict().values())):
@@ -128,7 +132,8 @@ def _stored(value: Any) -> Iterator[torch.Tensor]:
 def save(model: nn.Module, origin: Origin, folder: Path, example: Any = None) -> dict[str, Any]:
     """Write the files; the plain data that comes back is what :func:`load` needs."""
     compiled = model if isinstance(model, CompiledModel) else None
-    eager = compiled.eager if compiled is not None else model
+    elsewhere = model if isinstance(model, OpenVinoModule) else None
+    eager = model.eager if isinstance(model, CompiledModel | OpenVinoModule) else model
     metadata: dict[str, Any] = {"origin": asdict(origin)}
     if eager is None:
         raise ArtifactError(
@@ -147,6 +152,8 @@ def save(model: nn.Module, origin: Origin, folder: Path, example: Any = None) ->
     if compiled is not None:
         shutil.copyfile(compiled.package, folder / COMPILED)
         metadata["compiled"] = stamp(compiled)
+    if elsewhere is not None:
+        metadata[OPENVINO] = elsewhere.save(folder / OPENVINO)
     if origin.kind != "huggingface":
         _add_program(eager, origin, folder, example, metadata)
     return metadata
@@ -227,12 +234,16 @@ def load(
         native = _native(folder, metadata, eager, trusted=trusted)
         if native is not None:
             return native
-    if eager is not None:
-        return eager
-    if program is None:
-        raise reason
-    multiplied = [name for name, layer in metadata["layers"].items() if LAYERS[layer["kind"]].multiplies_int8]
-    return load_program(folder / PROGRAM, program, again=multiplied if limit_again else (), trusted=trusted)
+    if eager is None:
+        if program is None:
+            raise reason
+        layers = metadata["layers"].items()
+        multiplied = [name for name, layer in layers if LAYERS[layer["kind"]].multiplies_int8]
+        again = multiplied if limit_again else ()
+        eager = load_program(folder / PROGRAM, program, again=again, trusted=trusted)
+    if OPENVINO in metadata and not limit_again:
+        return _on_openvino(folder, metadata[OPENVINO], eager, trusted=trusted)
+    return eager
 
 
 def _rebuilt(
@@ -273,6 +284,17 @@ def _native(
             why = f"cannot be loaded here ({error})"
     log.warning("the compiled model %s: eager int8 is used", why)
     return None
+
+
+def _on_openvino(folder: Path, told: Mapping[str, Any], eager: nn.Module, *, trusted: bool) -> nn.Module:
+    """The form on OpenVINO, or the eager one with a warning where that is not installed."""
+    if importlib.util.find_spec("openvino") is None or importlib.util.find_spec("onnx") is None:
+        log.warning(
+            "the model was tuned for OpenVINO, which is not installed: eager int8 is used. pip install "
+            "'octune[onnx]'"
+        )
+        return eager
+    return load_openvino(folder / OPENVINO, told, eager, trusted=trusted)
 
 
 def _restore(model: nn.Module, folder: Path, metadata: Mapping[str, Any]) -> nn.Module:

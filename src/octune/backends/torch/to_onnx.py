@@ -49,7 +49,9 @@ def to_onnx(model: nn.Module, batch: Any) -> ModelProto:
         if isinstance(value, torch.Tensor)
     }
     with torch.inference_mode():
-        wanted = named_outputs(call(copied))
+        answers = named_outputs(call(copied))
+    # the exporter takes no numbers for names
+    wanted = {f"output_{name}" if name.isdigit() else name: array for name, array in answers.items()}
 
     class Plain(nn.Module):
         """Tensors in, a tuple of tensors out."""
