@@ -147,6 +147,7 @@ def test_a_run_tries_the_winner_there_and_fp32_too(tmp_path: Path) -> None:
         evaluate=lambda model: 1.0,
         config={
             "performance": {"forms": ["openvino"], "compare_fp32": "always"},
+            "tuning": {"objective": "modelsize"},
             "workspace": {"path": tmp_path},
         },
         progress=False,

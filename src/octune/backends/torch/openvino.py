@@ -24,14 +24,11 @@ from octune.backends.batches import Inputs
 from octune.calibration import Ranges
 from octune.errors import UnsupportedError
 from octune.plan import Plan
-from octune.same_plan import same_plan
 
 if TYPE_CHECKING:
-    from octune.backends.onnx.runtimes import OnnxModel
+    from octune.backends.onnx.converted import OnnxModel
 
-__all__ = ["FORM", "OpenVinoModule", "load_openvino", "on_openvino"]
-
-FORM = "openvino"
+__all__ = ["OpenVinoModule", "load_openvino", "on_openvino"]
 
 
 class OpenVinoModule(nn.Module):
@@ -104,20 +101,20 @@ class OpenVinoModule(nn.Module):
 
     def save(self, folder: Path) -> dict[str, Any]:
         """Write the graph; the plain data that comes back is what :func:`load_openvino` needs."""
-        from octune.backends.onnx import storage
+        from octune.backends.onnx import converted
 
         folder.mkdir()
         told = {"takes": self.takes, "names": self.names, "in_fp32": self.in_fp32}
-        return {**{key: list(value) for key, value in told.items()}, **storage.save(self.runs, folder)}
+        return {**{key: list(value) for key, value in told.items()}, **converted.save(self.runs, folder)}
 
 
 def load_openvino(
     folder: Path, told: Mapping[str, Any], eager: nn.Module, *, trusted: bool
 ) -> OpenVinoModule:
     """What :meth:`OpenVinoModule.save` wrote."""
-    from octune.backends.onnx import storage
+    from octune.backends.onnx import converted
 
-    runs = storage.load(folder, told, trusted=trusted)
+    runs = converted.load(folder, told, trusted=trusted)
     return OpenVinoModule(runs, told["takes"], told["names"], eager, told["in_fp32"])
 
 
@@ -125,7 +122,7 @@ def on_openvino(
     reference: nn.Module, eager: nn.Module, plan: Plan, ranges: Ranges, call: Inputs, settings: Settings
 ) -> OpenVinoModule:
     """A plan on OpenVINO; ``eager`` is the model under it. UnsupportedError says why it cannot be made."""
-    from octune.backends.onnx.backend import OnnxBackend  # ONNX need not be installed
+    from octune.backends.onnx import converted  # ONNX need not be installed
     from octune.backends.torch.to_onnx import module_of, to_onnx
 
     with torch.inference_mode():
@@ -139,19 +136,14 @@ def on_openvino(
     given = {name: value for name, value in given.items() if value is not None}
     if not all(isinstance(value, torch.Tensor) for value in given.values()):
         raise UnsupportedError("it is called with inputs that are not tensors")
-    converted = OnnxBackend(
-        to_onnx(reference, call), Settings(threads=torch.get_num_threads(), portable=settings.portable)
+    runs, missing = converted.on_openvino(
+        to_onnx(reference, call),
+        Settings(threads=torch.get_num_threads(), portable=settings.portable),
+        plan,
+        ranges,
+        module_of,
+        {name: value.numpy() for name, value in given.items()},
     )
-    ops = converted.ops()
-    twin, missing = same_plan(plan, ops, module_of, calibrated=bool(len(ranges)))
-    if plan.names("int8") and not twin.names("int8"):
-        raise UnsupportedError("none of its int8 ops was found in the model exported to ONNX")
-    known = {op.name: ranges[module_of(op.name)] for op in ops if module_of(op.name) in ranges}
-    feed = Inputs((), {name: value.numpy() for name, value in given.items()})
-    found = converted.finalists(twin, Ranges(known, ranges.samples), feed)
-    runs = next((form.model for form in found if form.form == FORM), None)
-    if runs is None:
-        raise UnsupportedError("OpenVINO is not installed (pip install 'octune[onnx]')")
     return OpenVinoModule(runs, tuple(given), names, eager, missing)
 
 
@@ -188,6 +180,11 @@ def _shaped(like: Any, tensors: Sequence[torch.Tensor]) -> Any:
     if isinstance(like, torch.Tensor):
         return tensors[0]
     if isinstance(like, Mapping):
-        named = dict(zip(like, tensors, strict=True))
-        return type(like)(**named) if dataclasses.is_dataclass(like) else type(like)(named)
-    return type(like)(*tensors) if hasattr(like, "_fields") else type(like)(tensors)
+        named, kind = dict(zip(like, tensors, strict=True)), _class_of(like)
+        return kind(**named) if dataclasses.is_dataclass(like) else kind(named)
+    kind = _class_of(like)
+    return kind(*tensors) if hasattr(like, "_fields") else kind(tensors)
+
+
+def _class_of(like: object) -> Any:
+    return type(like)

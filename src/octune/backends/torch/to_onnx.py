@@ -9,6 +9,7 @@ sequence lengths stay free.
 from __future__ import annotations
 
 import inspect
+import re
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -58,12 +59,14 @@ def to_onnx(model: nn.Module, batch: Any) -> ModelProto:
 
         def __init__(self) -> None:
             super().__init__()
-            self.inner = copied
+            self.octune_model = copied
 
         def forward(self, *values: Any) -> tuple[Any, ...]:
             given = dict(zip(tensors, values, strict=True))
             args = [given.get(name, value) for name, value in zip(names, call.args, strict=False)]
-            made = self.inner(*args, **{name: given.get(name, value) for name, value in call.kwargs.items()})
+            made = self.octune_model(
+                *args, **{name: given.get(name, value) for name, value in call.kwargs.items()}
+            )
             made = (
                 list(made.values())
                 if isinstance(made, Mapping)
@@ -99,7 +102,8 @@ def to_onnx(model: nn.Module, batch: Any) -> ModelProto:
                 "Export it yourself and give the .onnx file, or leave model.target out."
             ) from error
     for node in made.graph.node:
-        node.name = node.name.replace("/inner/", "/", 1)
+        # the module in the wrapper, and what is in it where that is a container which is called itself
+        node.name = re.sub(r"^/octune_model/(octune_model\.)?", "/", node.name)
     check_answers(made, {name: tensor.numpy() for name, tensor in tensors.items()}, wanted)
     return made
 
