@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import octune
+from octune.engine.isolation import Isolation
 from octune.errors import OctuneError
 from octune.scratch import Scratch, scratch, sweep
 
@@ -66,6 +67,21 @@ def test_a_job_begins_with_that(place: Path) -> None:
     killed(place)
     with pytest.raises(OctuneError):
         octune.tune(config={"model": {"path": "model.onnx"}}, progress=False)
+    assert others(place) == []
+
+
+def test_a_process_that_was_asked_and_ended_leaves_nothing(place: Path) -> None:
+    code = "from octune.scratch import Scratch; kept = Scratch(); print('there', flush=True); input()"
+    environment = {**os.environ, "PYTHONPATH": str(Path(octune.__file__).parents[1])}
+    isolation = Isolation(dict, lambda share: None)
+    isolation._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed by close()
+    isolation._process = subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert isolation._process.stdout is not None
+    assert isolation._process.stdout.readline() == b"there\n"
+    assert len(others(place)) == 1
+    isolation.close()
     assert others(place) == []
 
 

@@ -27,6 +27,7 @@ from typing import Any
 
 import octune
 from octune.errors import ConfigError, OctuneError
+from octune.scratch import sweep
 
 __all__ = ["Failed", "Gone", "Isolation", "Limits"]
 
@@ -178,6 +179,7 @@ class Isolation:
             return
         process.kill()
         process.wait()
+        sweep()  # it could remove nothing of its own
         if self._pipe is not None:
             self._pipe.close()
         self._complaints.seek(0)
