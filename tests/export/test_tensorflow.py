@@ -130,12 +130,12 @@ def test_litert_follows_the_plan(folder: Path, fp32: Path, tmp_path: Path) -> No
 
 def test_litert_computes_gelu(tmp_path: Path) -> None:
     from octune.backends.base import Settings
-    from octune.backends.tensorflow.to_litert import to_litert
+    from octune.backends.tensorflow.backend import TensorFlowBackend
 
     with tf.Graph().as_default() as graph:
         x = tf.compat.v1.placeholder(tf.float32, [None, 8], name="x")
         tf.identity(tf.nn.gelu(x, approximate=False) + tf.math.erf(x), name="y")
-    file, _ = to_litert(graph.as_graph_def(), Settings(("x",), ("y",)), Plan({}))
+    file, _ = TensorFlowBackend.to_litert(graph.as_graph_def(), Settings(("x",), ("y",)), Plan({}))
     (tmp_path / "gelu.tflite").write_bytes(file)
     given = np.linspace(-4, 4, 80, dtype=np.float32).reshape(10, 8)
     got = interpreter(tmp_path / "gelu.tflite").get_signature_runner()(x=given)["y"]

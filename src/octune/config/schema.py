@@ -176,8 +176,8 @@ class Performance(Section):
         None,
         description=(
             "Which forms of the winner are made, timed and scored: native are those of its own framework "
-            "(compiled, streams); openvino is for ONNX and PyTorch. If left out: native, and openvino for "
-            "ONNX."
+            "(compiled, streams); litert is for TensorFlow, openvino for ONNX and PyTorch. If left out: "
+            "native, and openvino for ONNX."
         ),
     )
     portable: Switch = Field(

@@ -284,6 +284,12 @@ def test_without_openvino_there_is_a_note(
     assert any("OpenVINO is not installed" in note for note in backend.notes)
 
 
+def test_openvino_is_left_out_where_only_native_forms_are_asked_for(tokens: list[Any]) -> None:
+    backend = OnnxBackend(bert(), Settings(forms=("native",)))
+    assert list(backend.finalists(Plan(), Ranges(), backend.split(tokens[0])[0])) == []
+    assert not any("OpenVINO" in note for note in backend.notes)
+
+
 def test_a_saved_model_runs_in_a_process_of_its_own(
     backend: OnnxBackend, ranges: Ranges, tokens: list[Any], tmp_path: Path
 ) -> None:

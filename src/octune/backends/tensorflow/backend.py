@@ -37,6 +37,7 @@ from octune.backends.tensorflow.model import storage
 from octune.backends.tensorflow.model.callables import GraphCallable, call_shaped
 from octune.backends.tensorflow.model.freeze import as_graph
 from octune.backends.tensorflow.model.handover import is_model, take
+from octune.backends.tensorflow.model.lite import lite_of
 from octune.backends.tensorflow.model.pipeline import Feed, Pipeline
 from octune.backends.tensorflow.model.sources import open_model
 from octune.backends.tensorflow.opened import opened
@@ -61,6 +62,8 @@ class TensorFlowBackend(Backend):
     """Works on a frozen copy of the model; hands out the kind of thing that came in."""
 
     name = "tensorflow"
+    form_choices = ("native", "litert")
+    fp32_forms = frozenset({"litert"})
 
     @classmethod
     def accepts(cls, model: object) -> bool:
@@ -72,6 +75,7 @@ class TensorFlowBackend(Backend):
         taken = take(model, settings)
         self._frozen, self._handover = taken.frozen, taken.handover
         self._notes = [*taken.notes, *([trouble] if trouble else [])]
+        self._forms = settings.forms or ("native",)
         self._threads, self._streams = settings.threads, int(settings.extra.get("streams", 1))
         self._sessions = Sessions(settings.threads)
         self._slots = taken.slots()
@@ -209,8 +213,14 @@ class TensorFlowBackend(Backend):
         return self._handover.build(self._rewriter.rewrite(plan, ranges))
 
     def finalists(self, plan: Plan, ranges: Ranges, inputs: Inputs | Feed) -> Iterator[Finalist]:
+        if "native" in self._forms:
+            yield from self._in_streams(plan, ranges)
+        if "litert" in self._forms:
+            yield from self._in_litert(plan)
+
+    def _in_streams(self, plan: Plan, ranges: Ranges) -> Iterator[Finalist]:
         # Only on request: in a session with the usual threads such a graph is slower.
-        if self._streams == 1 or "streams" not in self.extras:
+        if self._streams == 1 or "streams" not in self.extras or not plan.names("int8"):
             return
         made = self._rewriter.in_streams(plan, ranges, self._streams)
         if made is None:
@@ -222,6 +232,18 @@ class TensorFlowBackend(Backend):
             "such that their product is the number of threads; with the usual settings it is slower"
         )
         yield Finalist("streams", self._handover.build(made))
+
+    def _in_litert(self, plan: Plan) -> Iterator[Finalist]:
+        from octune.backends.tensorflow.to_litert import in_litert  # imports the converter
+
+        if self._pipeline is not None:
+            self._notes.append("LiteRT was not tried: the graph reads its own data, which LiteRT cannot")
+            return
+        threads = self._threads or probe_machine().cores
+        model, note = in_litert(self._frozen, self._handover, plan, threads)
+        self._notes += [note] if note else []
+        if model is not None:
+            yield Finalist("litert", model)
 
     def run(self, model: Any, inputs: Inputs | Feed) -> Outputs:
         if isinstance(inputs, Feed):
@@ -273,6 +295,8 @@ class TensorFlowBackend(Backend):
         return digest.hexdigest()
 
     def size(self, model: Any) -> int:
+        if (lite := lite_of(model)) is not None:
+            return len(lite.content)
         graph = model if isinstance(model, tf.Graph) else self._function(model).graph
         return sum(
             constant.outputs[0].shape.num_elements() * constant.outputs[0].dtype.size
@@ -330,7 +354,7 @@ class TensorFlowBackend(Backend):
     def to_litert(cls, model: Any, settings: Settings, plan: Plan) -> tuple[bytes, set[str]]:
         from octune.backends.tensorflow.to_litert import to_litert
 
-        return to_litert(model, settings, plan)
+        return to_litert(take(model, settings).frozen, plan)
 
     @classmethod
     def self_test(cls) -> SelfTest:

@@ -14,6 +14,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from octune.backends.base import Settings
 from octune.backends.batches import Fitting, Inputs, Slot
+from octune.backends.litert.opened import OpenedTflite
 from octune.backends.opened import Array, Covered, Opened, Port, Source, bytes_of, free_rows
 from octune.backends.tensorflow.clean.fold import frames
 from octune.backends.tensorflow.graph.graph import Graph, attribute, node_of
@@ -21,6 +22,7 @@ from octune.backends.tensorflow.graph.sessions import Sessions, set_threads
 from octune.backends.tensorflow.model import nested
 from octune.backends.tensorflow.model.freeze import as_graph, ends, freeze_function
 from octune.backends.tensorflow.model.handover import Handover, take
+from octune.backends.tensorflow.model.lite import lite_of
 from octune.backends.tensorflow.model.metagraph import DEFAULT_SIGNATURE, MetaGraph
 from octune.backends.tensorflow.model.storage import load
 from octune.backends.tensorflow.probe.work import counted
@@ -40,6 +42,8 @@ STORED = {"Const", "ReadVariableOp", "VariableV2"}
 
 def opened(model: Any, source: Source) -> Opened:
     """A graph, or anything with a signature; Keras models and functions get one."""
+    if (lite := lite_of(model)) is not None:
+        return OpenedTflite(lite.interpreter, source, len(lite.content))
     if source.threads:
         set_threads(source.threads)
     if isinstance(model, GraphDef):

@@ -1,6 +1,6 @@
 """TensorFlow models as ``.tflite`` files that follow a plan.
 
-    file, int8 = to_litert(model, settings, plan)
+    file, int8 = to_litert(frozen, plan)
 
 LiteRT's converter knows neither the int8 ops of stock TensorFlow nor a plan: it quantizes everything or, with
 a list of exceptions, everything with int8 outputs too, which a plan does not have. So the fp32 model is
@@ -19,16 +19,17 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.lite.python import schema_py_generated as schema
 from tensorflow.lite.tools import flatbuffer_utils
 
-from octune.backends.base import Settings
+from octune.backends.tensorflow.graph.graph import FrozenGraph
 from octune.backends.tensorflow.model.callables import flat_function
-from octune.backends.tensorflow.model.handover import take
+from octune.backends.tensorflow.model.handover import Handover
+from octune.backends.tensorflow.model.lite import Lite, as_model
 from octune.backends.tensorflow.model.storage import write_served
 from octune.errors import UnsupportedError, summary
 from octune.int8 import Limit, quantize_weight
 from octune.plan import Plan
 from octune.scratch import scratch
 
-__all__ = ["to_litert"]
+__all__ = ["in_litert", "to_litert"]
 
 WEIGHT = 1  # which input of an op
 # The axis of the outputs in the weight of each kind of op, and the first version of the op that takes int8
@@ -36,9 +37,22 @@ WEIGHT = 1  # which input of an op
 KINDS = {"FULLY_CONNECTED": (0, 12), "CONV_2D": (0, 5), "DEPTHWISE_CONV_2D": (3, 6)}
 
 
-def to_litert(model: Any, settings: Settings, plan: Plan) -> tuple[bytes, set[str]]:
+def in_litert(frozen: FrozenGraph, handover: Handover, plan: Plan, threads: int) -> tuple[Any, str]:
+    """The kind of model that came in around such a file, None if there is none; and what is to be said."""
+    wanted = plan.names("int8")
+    try:
+        content, int8 = to_litert(frozen, plan)
+        if wanted and not int8:
+            return None, "LiteRT was not tried: none of the int8 ops is in the converted model"
+        model = as_model(Lite(content, threads), handover)
+    except UnsupportedError as error:
+        return None, f"LiteRT was not tried: {error}"
+    left = len(wanted) - len(int8)
+    return model, f"{left} of {len(wanted)} int8 ops are float in the LiteRT form" if left else ""
+
+
+def to_litert(frozen: FrozenGraph, plan: Plan) -> tuple[bytes, set[str]]:
     """The file, and which int8 ops of the plan are int8 in it; UnsupportedError if it cannot be converted."""
-    frozen = take(model, settings).frozen
     with scratch() as place:
         try:
             graph_def = _without_erf(frozen.graph_def)

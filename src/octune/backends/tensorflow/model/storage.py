@@ -1,11 +1,13 @@
 """Saving models as plain TensorFlow, and building them again.
 
 A graph becomes ``model.pb``, a frozen GraphDef. Everything that is called becomes a SavedModel: the folder
-itself can be given to ``tf.saved_model.load`` or to a server.
+itself can be given to ``tf.saved_model.load`` or to a server. What LiteRT runs becomes ``model.tflite``,
+whatever it was.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -20,18 +22,22 @@ from octune.backends.tensorflow.model import nested
 from octune.backends.tensorflow.model.callables import GraphCallable, call_shaped, flat_function
 from octune.backends.tensorflow.model.freeze import LARGEST_GRAPH, as_graph
 from octune.backends.tensorflow.model.handover import Handover
+from octune.backends.tensorflow.model.lite import Lite, as_model, lite_of
 from octune.backends.tensorflow.model.metagraph import DEFAULT_SIGNATURE
 from octune.backends.tensorflow.model.strangers import harmless, signature_graph
 from octune.errors import ArtifactError, summary
+from octune.machine import probe_machine
 
 __all__ = ["load", "read_graph_def", "save", "servable", "write_served"]
 
-GRAPH = "model.pb"
+GRAPH, LITE = "model.pb", "model.tflite"
 
 
 def save(model: Any, handover: Handover, folder: Path) -> dict[str, Any]:
     """Write the model's files; the plain data that comes back is what :func:`load` needs."""
-    if isinstance(model, tf.Graph):
+    if (lite := lite_of(model)) is not None:
+        (folder / LITE).write_bytes(lite.content)
+    elif isinstance(model, tf.Graph):
         (folder / GRAPH).write_bytes(_serialized(model.as_graph_def()))
     else:
         function = _flat(model, handover)
@@ -74,6 +80,8 @@ def load(folder: Path, metadata: Mapping[str, Any], *, trusted: bool = False) ->
     """The model that was saved, of the kind that it was; of a stranger's, what does nothing but compute."""
     handover = Handover.from_json(metadata["form"])
     try:
+        if (folder / LITE).exists():
+            return as_model(_lite(folder), handover)
         if handover.kind == "graph":
             graph_def = read_graph_def(folder / GRAPH)
             return as_graph(graph_def if trusted else harmless(graph_def, str(folder / GRAPH)))
@@ -81,14 +89,24 @@ def load(folder: Path, metadata: Mapping[str, Any], *, trusted: bool = False) ->
             return handover.wrap(signature_graph(folder, handover))
         loaded = tf.saved_model.load(str(folder))
         return handover.wrap(loaded.signatures[handover.signature])
-    except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, tf.errors.OpError) as error:
         raise ArtifactError(
             f"{folder} cannot be loaded by TensorFlow {tf.__version__}: {summary(error)}"
         ) from error
 
 
+def _lite(folder: Path) -> Lite:
+    return Lite((folder / LITE).read_bytes(), probe_machine().cores)
+
+
 def servable(folder: Path, metadata: Mapping[str, Any], *, trusted: bool) -> Servable:
-    """A SavedModel with the signature that servers call, whatever kind of model was saved."""
+    """A SavedModel with the signature that servers call, whatever kind of model was saved; or LiteRT's
+    file.
+    """
+    if (folder / LITE).exists():
+        lite, file = _lite(folder), folder / LITE
+        write = {"litert": lambda place: shutil.copyfile(file, place / LITE)}
+        return Servable(write, list(lite.takes.values()), list(lite.gives.values()))
     handover = Handover.from_json(metadata["form"])
     function = _signature(folder, handover, trusted=trusted)
     return Servable(
