@@ -113,7 +113,7 @@ def test_a_latency_says_its_spread_its_batch_and_its_threads() -> None:
         found,
         best=best,
         plan=plan,
-        baseline=fp32_beside(found.baseline, [best]),
+        baseline=fp32_beside(found.baseline, [best], ()),
         batch=32,
         environment={"threads": 2},
     )
@@ -126,8 +126,8 @@ def test_a_latency_says_its_spread_its_batch_and_its_threads() -> None:
 
 def test_fp32_in_turns_with_a_trial_of_an_earlier_version_is_what_its_speed_implies() -> None:
     old = Trial(Plan(), latency_ms=2.0, speed=Speedup(3.5, 3.0, 4.0))
-    assert fp32_beside(trial(0.9, 99.0, "fp32"), [trial(0.9, None), old]).latency_ms == 7.0
-    assert fp32_beside(trial(0.9, 99.0, "fp32"), []).latency_ms == 99.0
+    assert fp32_beside(trial(0.9, 99.0, "fp32"), [trial(0.9, None), old], ()).latency_ms == 7.0
+    assert fp32_beside(trial(0.9, 99.0, "fp32"), [], ()).latency_ms == 99.0
 
 
 def test_journals_without_intervals_can_still_be_read() -> None:

@@ -87,7 +87,8 @@ def _retold(evidence: Evidence) -> Result:
             evidence=evidence,
         )
     winner = next((trial for trial in trials if trial.key == ended["best"]), None)
-    baseline = fp32_beside(baseline, [*trials, *([winner] if winner is not None else [])])
+    ops = tuple(Op.from_json(op) for op in ended["ops"])
+    baseline = fp32_beside(baseline, [*trials, *([winner] if winner is not None else [])], ops)
     best = winner or baseline
     return Result(
         met=ended["met"],
@@ -98,7 +99,7 @@ def _retold(evidence: Evidence) -> Result:
         trials=trials,
         stopped_because=ended["stopped_because"],
         criterion=criterion,
-        ops=tuple(Op.from_json(op) for op in ended["ops"]),
+        ops=ops,
         notes=tuple(ended["notes"]),
         seconds=ended["seconds"],
         stages=ended["stages"],

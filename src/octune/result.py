@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from octune.cost.latency import FP32, Speedup, Spread, Timed
 from octune.coverage import Coverage, Work
 from octune.criterion import Criterion, Outcome, Verdict
-from octune.plan import Op, Plan
+from octune.plan import Op, Plan, Scheme
 from octune.score import Score
 
 if TYPE_CHECKING:
@@ -165,8 +165,12 @@ class Trial:
         return self if self.score is None else replace(self, verdict=criterion.judge(baseline, self.score))
 
 
-def fp32_beside(baseline: Trial, trials: Sequence[Trial]) -> Trial:
-    """fp32 as it ran in turns with the last of these: timed at another moment it could not be compared."""
+def fp32_beside(baseline: Trial, trials: Sequence[Trial], ops: Sequence[Op]) -> Trial:
+    """fp32 as it ran in turns with the last of these: timed at another moment it could not be compared. Its
+    plan is of these ops: it was scored before the model was prepared, which may give ops other names.
+    """
+    if ops:
+        baseline = replace(baseline, plan=Plan({op.name: Scheme.fp32() for op in ops}))
     timed = [trial for trial in trials if trial.latency_ms is not None and trial.speed is not None]
     if not timed:
         return baseline

@@ -178,7 +178,8 @@ def conclude(job: Job, ops: tuple[Op, ...], space: Space, stopped: str) -> Resul
         passes = any(trial.passed and trial.dtype == "int8" for trial in study.trials)
         stopped += "" if passes else "; no int8 plan met the criterion"
         stopped += f"; the fastest model that passes is {best.title}"
-    baseline = fp32_beside(study.baseline_trial, [*study.trials, *([best] if best is not None else [])])
+    tried = [*study.trials, *([best] if best is not None else [])]
+    baseline = fp32_beside(study.baseline_trial, tried, ops)
     best = baseline if best is None else best
     certified = study.held_out.judge(best) if met and best is not baseline else None
     if study.certifier is not None and met and best is not baseline:

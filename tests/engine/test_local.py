@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,6 @@ from octune.backends.batches import Inputs
 from octune.calibration import Ranges
 from octune.choice import fastest_passing
 from octune.config import Config, parse_config
-from octune.cost import latency
 from octune.cost.latency import FP32 as AS_FAST
 from octune.cost.latency import Speedup, Timed, Timing
 from octune.cost.load import Patience
@@ -41,6 +39,7 @@ from octune.job import Job
 from octune.plan import Op, Plan, Scheme
 from octune.result import Result
 from octune.tune import tune
+from tests.clock import clock
 
 INT8, FP32 = Scheme.int8(), Scheme.fp32()
 OPS = (Op("a", "linear", (INT8, FP32), 10), Op("b", "linear", (INT8, FP32), 20))
@@ -482,24 +481,7 @@ def with_latencies(
     monkeypatch: pytest.MonkeyPatch, made: Study, *, fp32: float, eager: float, compiled: float
 ) -> None:
     """Let models take this many seconds for a call, on a quiet machine whose clock only they move."""
-    now = 0.0
-
-    def passes(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-
-    class Quiet:
-        share, busy = 0.0, False
-
-        def __init__(self, *, with_children: bool = False) -> None: ...
-
-        def __enter__(self) -> Quiet:
-            return self
-
-        def __exit__(self, *exception: object) -> None: ...
-
-    monkeypatch.setattr(latency, "Load", Quiet)
-    monkeypatch.setattr(latency, "time", SimpleNamespace(perf_counter=lambda: now, sleep=passes))
+    passes = clock(monkeypatch)
     backend = fake(made)
     monkeypatch.setattr(backend, "fp32_model", lambda: Model(Plan(), fp32))
     monkeypatch.setattr(backend, "apply", lambda plan, ranges: Model(plan, eager))

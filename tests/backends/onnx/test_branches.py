@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import octune
 from octune.backends import Settings
 from octune.backends.onnx import OnnxBackend
 from octune.calibration import collect
-from octune.plan import Plan, Scheme
+from octune.plan import Op, Plan, Scheme
 from tests.backends.contract import int8_plan, observed
 from tests.backends.onnx.graphs import inputs, reference, weight
+from tests.clock import clock
 
 FLOAT = TensorProto.FLOAT
 
@@ -91,20 +93,43 @@ def test_the_branch_that_the_data_takes_is_quantized_and_the_others_stay_as_they
         np.testing.assert_allclose(made.run(None, given)[0], reference(model, given)[0], rtol=1e-5, atol=1e-6)
 
 
-def test_a_model_with_branches_is_tuned_saved_and_loaded(tmp_path: Path) -> None:
-    batches = [feed(16)]
+@pytest.mark.parametrize(
+    ("fp32", "int8", "wins"), [(0.01, 0.004, True), (0.004, 0.01, False)], ids=["faster", "slower"]
+)
+def test_a_model_with_branches_is_timed_saved_and_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fp32: float, int8: float, wins: bool
+) -> None:
+    """Speed decides, on a clock that knows how many seconds a model takes."""
+    passes, run, alone = clock(monkeypatch), OnnxBackend.run, OnnxBackend.alone
+
+    def timed(backend: OnnxBackend, model: Any, given: Any) -> Any:
+        passes(int8 if "QuantizeLinear" in str(model.graph.proto) else fp32)
+        return run(backend, model, given)
+
+    def timed_alone(backend: OnnxBackend, op: Op, scheme: Scheme, ranges: Any) -> Callable[[], object]:
+        call = alone(backend, op, scheme, ranges)
+        return lambda: (passes(fp32 if scheme.is_float else 0.001), call())
+
+    monkeypatch.setattr(OnnxBackend, "run", timed)
+    monkeypatch.setattr(OnnxBackend, "alone", timed_alone)
     result = octune.tune(
         two_rates(),
-        calibration=batches,
-        evaluation=batches,
+        calibration=[feed(16)],
+        evaluation=[feed(16)],
         criterion="90%",
-        config={"tuning": {"objective": "modelsize"}},  # so small a model is not always faster in int8
+        config={"performance": {"forms": ["native"]}},
         progress=False,
     )
-    assert set(result.plan) == {"first", "inner", "few", "last"}
+    assert set(result.plan) == {op.name for op in result.ops} == {"first", "inner", "few", "last"}
+    assert [trial.plan.counts() for trial in result.trials] == [{"int8": 4}]
+    assert result.trials[0].speedup == pytest.approx(fp32 / int8)
+    assert result.plan.counts() == ({"int8": 4} if wins else {"fp32": 4})
     result.save(tmp_path / "model")
-    loaded, wanted = octune.load(tmp_path / "model"), reference(two_rates(), feed(8))[0]
-    np.testing.assert_allclose(loaded.run(None, feed(8))[0], wanted, rtol=1e-4, atol=1e-5)
+    loaded = octune.load(tmp_path / "model")
+    for rate in (8, 16):
+        wanted, exact = reference(two_rates(), feed(rate))[0], rate == 8 or not wins
+        tolerance = 1e-5 if exact else 0.1 * np.abs(wanted).max()
+        np.testing.assert_allclose(loaded.run(None, feed(rate))[0], wanted, rtol=1e-4, atol=tolerance)
 
 
 def test_the_branch_for_a_false_condition() -> None:
