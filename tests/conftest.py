@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import tempfile
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from octune.cost.load import Patience
+from tests.once import RUN
 
 # Threads that wait for each other by spinning make a busy machine crawl; must be set before torch is
 # imported.
@@ -22,17 +22,14 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 # Tests must not depend on what an earlier run has timed.
 os.environ.setdefault("OCTUNE_COST_CACHE", "off")
 
-# What one test has compiled, another that compiles the same need not.
-COMPILED = tempfile.TemporaryDirectory(prefix="octune-compiled-")
-os.environ["OCTUNE_COMPILE_CACHE"] = COMPILED.name
+# What one test has compiled, another that compiles the same need not. And what tests make is not what the
+# user has made.
+os.environ["OCTUNE_COMPILE_CACHE"] = str(RUN / "compiled")
+os.environ["XDG_STATE_HOME"] = str(RUN / "state")
 
 # A Ray cluster of a test is for this machine alone, and sends no statistics. Read when Ray is imported.
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-
-# What tests make is not what the user has made.
-STATE = tempfile.TemporaryDirectory(prefix="octune-state-")
-os.environ["XDG_STATE_HOME"] = STATE.name
 
 # A shell that runs the tests in the background has them ignore Ctrl-C, and what they start inherits that.
 # Some tests press it.

@@ -8,9 +8,7 @@ onnx_classifier(folder, path)           # a Hugging Face classifier as an ONNX f
 
 from __future__ import annotations
 
-import tempfile
 import warnings
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,7 @@ import numpy as np
 import torch
 
 from tests.digits import digits
-
-_KEPT = tempfile.TemporaryDirectory(prefix="octune-foreign-")
+from tests.once import once
 
 
 def digits_file(path: Path, rows: int | None = None, *, labels: bool = True, name: str = "x") -> Path:
@@ -33,12 +30,6 @@ def digits_network() -> torch.nn.Module:
     return digits().model()
 
 
-def _folder(name: str) -> Path:
-    folder = Path(_KEPT.name) / name
-    folder.mkdir()
-    return folder
-
-
 def export(model: torch.nn.Module, args: Any, path: Path, **options: Any) -> None:
     """The old exporter, which needs no other package and takes a second."""
     with warnings.catch_warnings():
@@ -46,8 +37,15 @@ def export(model: torch.nn.Module, args: Any, path: Path, **options: Any) -> Non
         torch.onnx.export(model, args, path, dynamo=False, opset_version=17, **options)
 
 
-@cache
 def onnx_digits() -> Path:
+    return once("digits, ONNX", _onnx_digits)
+
+
+def tensorflow_digits() -> Path:
+    return once("digits, TensorFlow", _tensorflow_digits)
+
+
+def _onnx_digits(folder: Path) -> None:
     from onnxruntime import quantization
 
     class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
@@ -57,7 +55,6 @@ def onnx_digits() -> Path:
         def get_next(self) -> Any:
             return next(self._left, None)
 
-    folder = _folder("onnx")
     fp32 = folder / "fp32.onnx"
     axes = {"x": {0: "rows"}, "logits": {0: "rows"}}
     export(
@@ -70,16 +67,13 @@ def onnx_digits() -> Path:
         quantization.quantize_static(
             fp32, folder / f"{name}.onnx", Reader(scale), quant_format=quantization.QuantFormat[form]
         )
-    return folder
 
 
-@cache
-def tensorflow_digits() -> Path:
+def _tensorflow_digits(folder: Path) -> None:
     import keras
     import tensorflow as tf
     from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-    folder = _folder("tensorflow")
     model = keras.Sequential([keras.Input((64,), name="x")])
     for layer in (module for module in digits().model() if isinstance(module, torch.nn.Linear)):
         last = layer.out_features == 10
@@ -98,7 +92,6 @@ def tensorflow_digits() -> Path:
     converter.inference_input_type = converter.inference_output_type = tf.int8
     converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
     (folder / "int8.tflite").write_bytes(converter.convert())
-    return folder
 
 
 def onnx_classifier(folder: Path, path: Path, output: str = "output_0") -> Path:

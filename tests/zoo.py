@@ -14,12 +14,12 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from octune.tasks import load_task
+from tests.once import once
 
 GOOD, BAD = ("good", "lovely", "fine"), ("bad", "awful", "dull")
 PLACES = ("paris", "london", "berlin", "rome", "madrid", "vienna")
@@ -216,17 +216,9 @@ def encoder(folder: Path) -> Path:
 
 
 def _made_once(folder: Path, key: str, make: Callable[[Path], None]) -> Path:
-    """Equal models are trained once in a test run: data and training are the same every time."""
-    if key not in _MADE:
-        kept = Path(_KEPT.name) / str(len(_MADE))
-        make(kept)
-        _MADE[key] = kept
-    shutil.copytree(_MADE[key], folder, dirs_exist_ok=True)
+    """Equal models are trained once: data and training are the same every time."""
+    shutil.copytree(once(f"zoo {key}", make), folder, dirs_exist_ok=True)
     return folder
-
-
-_KEPT = tempfile.TemporaryDirectory(prefix="octune-zoo-")
-_MADE: dict[str, Path] = {}
 
 
 def _train_classifier(folder: Path, task: str, data: Path) -> None:
