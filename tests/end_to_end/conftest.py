@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from octune.cli import main
+from octune.evaluation.evaluator import MetricEvaluator
 from tests.digits import Digits, digits
 
 
@@ -21,6 +22,22 @@ def data() -> Iterator[Digits]:
     torch.set_num_threads(1)
     yield digits()
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def scored(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of the batches that models were scored on, in that order. A batch that is only read, so
+    that the data is known again, is not among them.
+    """
+    numbers: list[int] = []
+    answers = MetricEvaluator._answers
+
+    def noted(evaluator: MetricEvaluator, model: Any, number: int, *rest: Any) -> Any:
+        numbers.append(number)
+        return answers(evaluator, model, number, *rest)
+
+    monkeypatch.setattr(MetricEvaluator, "_answers", noted)
+    return numbers
 
 
 @pytest.fixture

@@ -33,22 +33,6 @@ def fragile(data: Digits) -> nn.Sequential:
     return model
 
 
-class Counted:
-    """Evaluation batches that note which of them are asked for."""
-
-    def __init__(self, batches: list[Any]) -> None:
-        self.batches = batches
-        self.asked: list[int] = []
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __getitem__(self, number: int) -> Any:
-        batch = self.batches[number]
-        self.asked.append(number)
-        return batch
-
-
 def tune(
     data: Digits, evaluation: Any = None, workspace: Path | None = None, **options: Any
 ) -> octune.Result:
@@ -65,9 +49,13 @@ def tune(
     )
 
 
-def test_a_bad_plan_is_stopped_early(data: Digits) -> None:
-    batches = Counted(data.labelled(4))
-    result = tune(data, batches)
+def batches_of(*trials: octune.Trial) -> int:
+    """How many batches of four these trials were scored on."""
+    return sum(-(-(trial.score.n or 0) // 4) for trial in trials if trial.score is not None)
+
+
+def test_a_bad_plan_is_stopped_early(data: Digits, scored: list[int]) -> None:
+    result = tune(data)
     first = result.trials[0]
     assert first.score is not None
     assert first.verdict is not None
@@ -79,7 +67,8 @@ def test_a_bad_plan_is_stopped_early(data: Digits) -> None:
     assert first.verdict.stopped.startswith(
         f"stopped after {first.score.n} of {len(data.test)} items: fails "
     )
-    assert len(batches.asked) < len(batches) * (1 + len(result.trials))
+    # Nothing is scored but one batch to rehearse, all of them with fp32, and as many as each trial took.
+    assert len(scored) == 1 + batches_of(result.baseline, *result.trials)
     assert all(
         trial.score is not None and not trial.score.partial
         for trial in (result.baseline, *result.trials)
@@ -99,7 +88,7 @@ def test_what_is_stopped_would_have_failed(data: Digits) -> None:
         assert not full[trial.plan].passed
 
 
-def test_the_same_when_resumed(data: Digits, tmp_path: Path) -> None:
+def test_the_same_when_resumed(data: Digits, scored: list[int], tmp_path: Path) -> None:
     whole = tune(data, workspace=tmp_path / "whole")
     lines = (tmp_path / "whole" / "journal.jsonl").read_bytes().splitlines(keepends=True)
     events = [json.loads(line)["event"] for line in lines]
@@ -107,7 +96,10 @@ def test_the_same_when_resumed(data: Digits, tmp_path: Path) -> None:
         folder = tmp_path / str(kept)
         folder.mkdir()
         (folder / "journal.jsonl").write_bytes(b"".join(lines[:kept]))
+        scored.clear()
         resumed = tune(data, workspace=folder)
+        known = events[:kept].count("trial")
+        assert len(scored) == 1 + batches_of(*resumed.trials[known:])
         assert [trial.plan for trial in resumed.trials] == [trial.plan for trial in whole.trials]
         assert [trial.verdict for trial in resumed.trials] == [trial.verdict for trial in whole.trials]
         assert [trial.score for trial in resumed.trials] == [trial.score for trial in whole.trials]
@@ -218,15 +210,15 @@ def test_the_data_held_out_has_the_final_word(data: Digits) -> None:
     assert result.stopped_because.endswith("the data held out of the search does not confirm it")
 
 
-def test_certifying_is_resumed(data: Digits, tmp_path: Path) -> None:
+def test_certifying_is_resumed(data: Digits, scored: list[int], tmp_path: Path) -> None:
     settings = {**config(), "workspace": {"path": tmp_path, "resume": True}}
-    batches = Counted(data.labelled(4))
+    batches = data.labelled(4)
     first = plain(data, evaluation=batches, config=settings, criterion=octune.Absolute(0.05))
-    before = len(batches.asked)
+    assert len(scored) > 2 * len(batches)
+    scored.clear()
     again = plain(data, evaluation=batches, config=settings, criterion=octune.Absolute(0.05))
     assert again.certified == first.certified
-    # First, middle and last of what is searched with and of what is held out, to know them again.
-    assert len(set(batches.asked[before:])) <= 6, "something was scored again"
+    assert scored == [0], "something was scored again, beside the batch that is rehearsed with"
     with pytest.raises(WorkspaceError, match="its evaluation differs"):
         octune.tune(
             data.model(),
