@@ -22,11 +22,13 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
+from rich.console import Console
+
 import octune
 from octune.cost import Load
 from octune.machine import probe_machine
 
-__all__ = ["BUSY_NEIGHBOURS", "describe", "quiet", "reason"]
+__all__ = ["BUSY_NEIGHBOURS", "describe", "footer", "quiet", "reason"]
 
 BUSY_NEIGHBOURS = 0.2  # cores
 
@@ -58,6 +60,16 @@ def describe(threads: int, packages: Iterable[str]) -> dict[str, Any]:
         "versions": {"octune": octune.__version__, **{name: _version(name) for name in (*packages, "numpy")}},
         "load": round(others.cores, 2),
     }
+
+
+def footer(console: Console, threads: int, others: Load) -> None:
+    """Says where a benchmark of PyTorch ran, with a warning if others kept the machine busy."""
+    where = describe(threads, ("torch",))
+    said = f"{where['cpu']}, {threads} threads, torch {where['versions']['torch']}"
+    console.print(said, style="dim", highlight=False)
+    if others.cores > BUSY_NEIGHBOURS:
+        said = f"warning: other processes kept {others.cores:.1f} cores busy meanwhile"
+        console.print(said, style="yellow", highlight=False)
 
 
 def _version(package: str) -> str:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pages
 from bench_machine import BUSY_NEIGHBOURS
 from rich.table import Table
 
@@ -199,11 +200,10 @@ def write_markdown(path: Path, run: Run) -> None:
 
     Models that were not run this time keep their table: each table says when and where it was measured.
     """
-    begin, end = f"<!-- {run.family.name}: begin -->", f"<!-- {run.family.name}: end -->"
-    text = path.read_text() if path.exists() else "# Benchmarks\n"
-    known = begin in text and end in text
-    before, _, rest = text.partition(begin) if known else (f"{text.rstrip()}\n\n", "", "")
-    old, _, after = rest.partition(end) if known else ("", "", "\n")
+    name, text = run.family.name, path.read_text() if path.exists() else "# Benchmarks\n"
+    if pages.parts(text, name) is None:
+        text = f"{text.rstrip()}\n\n<!-- {name}: begin -->\n<!-- {name}: end -->\n"
+    _, old, _ = pages.parts(text, name) or ("", "", "")
     blocks = {title: body for title, _, body in (block.partition("\n") for block in old.split(HEADING)[1:])}
     blocks |= {model.title: _block(run, model) for model in run.models}
     head = [
@@ -212,10 +212,10 @@ def write_markdown(path: Path, run: Run) -> None:
         f"Written by `benchmarks/{run.family.name}.py --markdown`; do not edit by hand.",
         "",
     ]
-    section = "\n".join([begin, *head, run.family.reading])
+    section = "\n".join([*head, run.family.reading])
     section += "".join(f"\n{HEADING}{title}\n{body.rstrip()}\n" for title, body in blocks.items())
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{before}{section}{end}{after}")
+    path.write_text(pages.between(text, name, [section]))
 
 
 HEADING = "\n### "

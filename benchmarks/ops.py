@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pages
 from bench_machine import BUSY_NEIGHBOURS, describe, quiet
 from bench_ops_case import Case
 
@@ -41,7 +42,7 @@ def main() -> int:
     lines = [line for one in found for line in _table(one)]
     print("\n".join(lines))
     if options.markdown:
-        _write(options.markdown, lines)
+        pages.write(options.markdown, "measured", lines)
     return 0
 
 
@@ -101,15 +102,6 @@ def _table(found: dict[str, Any]) -> list[str]:
 def _warning(found: dict[str, Any]) -> str:
     busy = found["others"]
     return f"; **other processes kept {busy:.1f} cores busy meanwhile**" if busy > BUSY_NEIGHBOURS else ""
-
-
-def _write(page: Path, lines: list[str]) -> None:
-    begin, end = "<!-- measured: begin -->", "<!-- measured: end -->"
-    before, _, rest = page.read_text().partition(begin)
-    _, marked, after = rest.partition(end)
-    if not marked:
-        raise SystemExit(f"{page} must hold the marks {begin!r} and {end!r}.")
-    page.write_text("\n".join([f"{before}{begin}", "", *lines, f"{end}{after}"]))
 
 
 def _options() -> argparse.Namespace:

@@ -22,12 +22,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pages
 from bench_machine import describe, quiet
 
 import octune
 from zoo import PACKAGES, ROWS, TITLES, Missing, Place, Row
 
-MARKS = "<!-- portable: begin -->", "<!-- portable: end -->"
 AVX2 = "AVX2"
 
 
@@ -171,8 +171,7 @@ def main() -> None:
     table += f"Python {where['python']}, {versions}\n"
     print(table)
     if args.markdown:
-        before, _, rest = args.markdown.read_text().partition(MARKS[0])
-        args.markdown.write_text(f"{before}{MARKS[0]}\n{table}{MARKS[1]}{rest.partition(MARKS[1])[2]}")
+        pages.write(args.markdown, "portable", table.splitlines())
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from bench_machine import BUSY_NEIGHBOURS, describe, quiet
+from bench_machine import footer, quiet
 from rich.console import Console
 from rich.table import Table
 
@@ -79,18 +79,7 @@ def main() -> int:
             made.add_row(f"int8 linear {inputs} -> {outputs}, {rows} rows", *_ratios(calls, options.seconds))
     console = Console(width=None if sys.stdout.isatty() else 140)
     console.print(made)
-    where = describe(options.threads, ("torch",))
-    console.print(
-        f"{where['cpu']}, {options.threads} threads, torch {where['versions']['torch']}",
-        style="dim",
-        highlight=False,
-    )
-    if others.cores > BUSY_NEIGHBOURS:
-        console.print(
-            f"warning: busy machine: other processes kept {others.cores:.1f} cores busy",
-            style="yellow",
-            highlight=False,
-        )
+    footer(console, options.threads, others)
     if not same:
         console.print("the arithmetic and the kernel differ", style="bold red")
     return 0 if same else 1

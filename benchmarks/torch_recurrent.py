@@ -16,7 +16,7 @@ import sys
 from functools import partial
 from typing import Any
 
-from bench_machine import BUSY_NEIGHBOURS, describe, quiet
+from bench_machine import footer, quiet
 from rich.console import Console
 from rich.table import Table
 
@@ -74,18 +74,7 @@ def main() -> int:
                 )  # fmt: skip
     console = Console(width=None if sys.stdout.isatty() else 140)
     console.print(made)
-    where = describe(options.threads, ("torch",))
-    console.print(
-        f"{where['cpu']}, {options.threads} threads, torch {where['versions']['torch']}",
-        style="dim",
-        highlight=False,
-    )
-    if others.cores > BUSY_NEIGHBOURS:
-        console.print(
-            f"warning: other processes kept {others.cores:.1f} cores busy meanwhile",
-            style="yellow",
-            highlight=False,
-        )
+    footer(console, options.threads, others)
     return 0 if gains[0] >= WORTH else 1
 
 

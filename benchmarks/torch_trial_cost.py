@@ -13,7 +13,7 @@ import argparse
 import sys
 import time
 
-from bench_machine import BUSY_NEIGHBOURS, describe, quiet
+from bench_machine import footer, quiet
 from rich.console import Console
 from rich.table import Table
 
@@ -72,18 +72,7 @@ def main() -> int:
         f"{calibration * 1e3 / reference:.2f}",
     )
     console.print(made)
-    where = describe(options.threads, ("torch",))
-    console.print(
-        f"{where['cpu']}, {options.threads} threads, torch {where['versions']['torch']}",
-        style="dim",
-        highlight=False,
-    )
-    if others.cores > BUSY_NEIGHBOURS:
-        console.print(
-            f"warning: other processes kept {others.cores:.1f} cores busy meanwhile",
-            style="yellow",
-            highlight=False,
-        )
+    footer(console, options.threads, others)
     return 0 if times["a trial: apply + score int8"].median_ms < reference else 1
 
 

@@ -11,6 +11,9 @@ import sys
 from pathlib import Path, PurePath
 from typing import Any
 
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+import pages
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -31,7 +34,6 @@ from octune.config.limits import TensorOptions
 from octune.config.schema import InputSize
 
 PAGE = Path(__file__).with_name("configuration.md")
-BEGIN, END = "<!-- keys: begin (written by make_configuration.py) -->", "<!-- keys: end -->"
 
 SECTIONS: list[tuple[str, type[BaseModel]]] = [
     ("model", ModelSource),
@@ -98,22 +100,9 @@ def _escape(text: str) -> str:
 
 
 def page(text: str) -> str:
-    """The page with fresh tables between its two marks."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"{PAGE} must hold the marks {BEGIN!r} and {END!r}.")
-    return f"{before}{BEGIN}\n\n{tables()}\n\n{END}{after}"
-
-
-def main() -> int:
-    old = PAGE.read_text()
-    new = page(old)
-    if "--check" in sys.argv[1:]:
-        return int(old != new)
-    PAGE.write_text(new)
-    return 0
+    """The page with fresh tables between its two markers."""
+    return pages.between(text, "keys", [tables()])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(pages.updated(PAGE, page))

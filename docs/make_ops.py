@@ -16,10 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+import pages
+
 from octune.plan import Scheme
 
 PAGE = Path(__file__).with_name("ops.md")
-BEGIN, END = "<!-- ops: begin (written by make_ops.py) -->", "<!-- ops: end -->"
 FRAMEWORKS = {"torch": "Octune, PyTorch", "tensorflow": "Octune, TensorFlow", "onnx": "Octune, ONNX"}
 PEERS = (
     "torchao X86",
@@ -243,22 +246,9 @@ def _cell(row: Row, framework: str, known: Mapping[str, Sequence[Scheme]]) -> st
 
 
 def page(text: str) -> str:
-    """The page with a fresh table between its two marks."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"{PAGE} must hold the marks {BEGIN!r} and {END!r}.")
-    return f"{before}{BEGIN}\n\n{table(kinds())}\n\n{END}{after}"
-
-
-def main() -> int:
-    old = PAGE.read_text()
-    new = page(old)
-    if "--check" in sys.argv[1:]:
-        return int(old != new)
-    PAGE.write_text(new)
-    return 0
+    """The page with a fresh table between its two markers."""
+    return pages.between(text, "ops", [table(kinds())])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(pages.updated(PAGE, page))

@@ -25,12 +25,14 @@ from typing import Any
 from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[1]))
 
+import pages
 import torch
 from cases import CASES, Case
 from rich.console import Console
 from rich.table import Table
-from run import between_markers, tuned
+from run import tuned
 from worlds import KINDS, Simulated, worlds
 
 from octune.cost.load import Patience
@@ -175,7 +177,7 @@ def main() -> None:
         lines = [f"{options.seeds * len(KINDS)} worlds of {len(KINDS)} kinds.", ""]
         lines += ["| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
         lines += ["| " + " | ".join(row) + " |" for row in rows]
-        between_markers(options.markdown, MARKER, Path(__file__).name, lines)
+        pages.write(options.markdown, MARKER, lines)
 
 
 if __name__ == "__main__":

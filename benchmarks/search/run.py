@@ -28,7 +28,9 @@ from pathlib import Path
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[1]))
 
+import pages
 import torch
 from cases import CASES, Case
 from rich.console import Console
@@ -211,17 +213,7 @@ def write(path: Path, tables: dict[str, list[Row]], note: str) -> None:
     for name, rows in tables.items():
         lines += [f"### {name}", "", "| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
         lines += ["| " + " | ".join(row.cells()) + " |" for row in rows] + [""]
-    between_markers(path, "search", Path(__file__).name, lines[:-1])
-
-
-def between_markers(path: Path, name: str, script: str, lines: list[str]) -> None:
-    """Replace what a page has between two markers."""
-    begin = f"<!-- {name}: begin (written by benchmarks/search/{script}) -->"
-    end, text = f"<!-- {name}: end -->", path.read_text()
-    if begin not in text or end not in text:
-        sys.exit(f"{path} has no markers {begin!r} and {end!r}.")
-    lines = [begin, "", *lines, "", end]
-    path.write_text(text.partition(begin)[0] + "\n".join(lines) + text.partition(end)[2])
+    pages.write(path, "search", lines)
 
 
 def main() -> int:
