@@ -72,7 +72,7 @@ def evaluation(seconds: float, parts: int, workers: int, known: Constants, plans
 
 
 def tuned(row: dict[str, Any], nodes: int, known: Constants) -> float:
-    """Seconds to tune the model of a row with so many nodes that score."""
+    """Seconds to tune the model of a row with this many nodes that score."""
     alone, given = 0.0, 0.0
     for stage, seconds in row["stages"].items():
         if stage not in SPREAD:
@@ -171,7 +171,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--squad", type=Path, metavar="SHARED", help="compare on SQuAD; its models and data")
     parser.add_argument("--harm", type=Path, metavar="SHARED", help="measure what each worker does again")
-    parser.add_argument("--samples", type=int, help="with --squad: so many windows, not all")
+    parser.add_argument("--samples", type=int, help="with --squad: only this many windows")
     options = parser.parse_args()
     sys.path[:0] = [str(ROOT)]
     from tests.ray_cluster import cluster

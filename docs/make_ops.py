@@ -39,7 +39,7 @@ NONE = "-"
 class Row:
     """An op: which kinds of each framework compute it, what the peers do with it, and what else Octune does.
 
-    ``peers`` are in the order of PEERS. ``also`` is for what is no kind: ops that follow their neighbours.
+    ``peers`` are in the order of PEERS. ``also`` is for what is not a kind: ops that follow their neighbours.
     """
 
     title: str
@@ -50,7 +50,7 @@ class Row:
 
 
 def nothing(title: str, *peers: str, why: str = "", **also: str) -> Row:
-    """A row of what is no kind."""
+    """A row of what is not a kind."""
     return Row(title, {}, peers, also, why)
 
 

@@ -20,7 +20,7 @@ from octune.errors import DataError
 __all__ = ["LABELS", "ArrayBatches"]
 
 LABELS = ("label", "labels", "y")
-SHARE, MOST = 0.2, 512  # of the rows calibrate, and at most so many; more would change no range
+SHARE, MOST = 0.2, 512  # of the rows calibrate, and at most this many; more would change no range
 SEED = 1978
 
 

@@ -27,8 +27,8 @@ __all__ = ["Referee", "Standard", "is_mean"]
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-# Looks are this factor apart: often enough that hardly an item is scored in vain, and seldom enough to cost
-# nothing.
+# Looks are this factor apart: often enough that hardly an item is scored needlessly, and seldom enough to
+# cost nothing.
 LOOK_GROWTH = 1.15
 LOOK_SHARES = (0.25, 0.4, 0.65)
 LEAST_ITEMS, LEAST_UNITS = 100, 20

@@ -50,7 +50,7 @@ def scratch() -> Iterator[Path]:
 
 
 def sweep() -> None:
-    """Remove the folders of processes that are no more."""
+    """Remove the folders of processes that have ended."""
     with suppress(OSError), _home() as home:
         for left in () if home is None else home.iterdir():
             lock = _locked(left)

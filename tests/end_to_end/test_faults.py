@@ -180,7 +180,7 @@ def test_a_full_disk(small_disk: Path, inside: Path, octune_command: Callable[..
 
 
 def _fill(filler: Path, left: int) -> None:
-    """Leave so many bytes, in whole pages."""
+    """Leave this many bytes, in whole pages."""
     with filler.open("wb", buffering=0) as file:
         try:
             while True:

@@ -98,7 +98,7 @@ class Inputs:
 
     @property
     def length(self) -> int | None:
-        """How long its sequences are, of tokens or else of vectors; None for what has none, as images."""
+        """How long its sequences are, of tokens or else of vectors; None for images and the like."""
         if self.mask is not None:
             return int(self.mask.shape[1])
         tokens = [array for array in self.arrays if array.ndim == 2 and "float" not in str(array.dtype)]

@@ -125,7 +125,7 @@ class Observer:
         if self._channel_max is None:
             self._channel_max, self._channel_sum, self._dropped = peaks.copy(), sums.copy(), dropped.copy()
         elif self._channel_max.shape != peaks.shape:
-            # An axis that changes its length is no axis of channels: there are none.
+            # An axis that changes its length is not an axis of channels: there are none.
             self._channel_max = np.zeros(0, np.float32)
             self._channel_sum, self._dropped = np.zeros(0), np.zeros(0)
         else:

@@ -31,7 +31,7 @@ class Hands:
         self.backend = backend
 
     def observed(self, inputs: Iterable[Any], samples: int) -> Iterator[Observed]:
-        """What is seen of these inputs, which are about so many samples; in one part or several, in their
+        """What is seen of these inputs, which are about this many samples; in one part or several, in their
         order.
         """
         yield observed(self.backend, inputs)

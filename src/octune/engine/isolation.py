@@ -34,7 +34,7 @@ __all__ = ["Failed", "Gone", "Isolation", "Limits"]
 log = logging.getLogger("octune")
 STARTING = 1200.0  # seconds to open the model and the data
 GRACE = 5.0  # seconds that a trial gets to stop by itself when its time is over
-LEAST, SHARE = 300.0, 30.0  # seconds of a trial without a limit: so many times as long as fp32 took
+LEAST, SHARE = 300.0, 30.0  # seconds of a trial without a limit: this many times as long as fp32 took
 CHOICE = 5.0  # seconds more for each scheme of an op whose harm or cost is looked for
 
 

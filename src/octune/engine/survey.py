@@ -109,7 +109,7 @@ class Survey:
         return ranges
 
     def _there(self, batches: Batches, samples: int) -> int:
-        """How many of so many samples there are, as far as that is known."""
+        """How many of this many samples there are, as far as that is known."""
         if batches.count is None or self.prepared is None:
             return samples
         return min(samples, batches.count * self.backend.batch_size(self.prepared))

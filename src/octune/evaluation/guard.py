@@ -93,7 +93,7 @@ def _in_thread(function: Callable[[], T], seconds: float) -> T:
 
 
 def expired(seconds: float) -> EvaluationTimeout:
-    """What is raised after so many seconds."""
+    """What is raised after this many seconds."""
     return EvaluationTimeout(
         f"The evaluation ran past the limit of {seconds:g} s for one trial (tuning.trial_timeout)."
     )

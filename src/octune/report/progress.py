@@ -83,7 +83,7 @@ class Pace:
         self._last = (0.0, 0.0)
 
     def __call__(self, share: float) -> None:
-        """So much is done now."""
+        """This much is done now."""
         self._last = (share, self._now())
         if self._first is None or share < self._first[0]:  # another walk over the data began
             self._first = self._last

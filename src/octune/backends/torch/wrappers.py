@@ -44,7 +44,7 @@ def unwrap_parts(model: nn.Module) -> list[str]:
 
 
 def _wrapper_of(module: nn.Module) -> str | None:
-    """Which wrapper a module is; a subclass that computes something of its own is none."""
+    """Which wrapper a module is; a subclass that computes something of its own is not one."""
     for base in type(module).__mro__:
         name = f"{base.__module__}.{base.__qualname__}"
         if name in _WRAPPERS and getattr(type(module), "forward", None) is getattr(base, "forward", None):

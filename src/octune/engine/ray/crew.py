@@ -39,7 +39,7 @@ STARTING = 60.0  # seconds that new workers get, and that a run waits for one af
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Which cluster, and how much of it: ``cpus`` for each worker (None: a node's); where speed is measured,
-    and with how many ``threads`` (None: those of the node). At most so many ``workers`` score.
+    and with how many ``threads`` (None: those of the node). At most this many ``workers`` score.
     """
 
     address: str = "auto"

@@ -51,7 +51,7 @@ class RayHands(Hands):
             yield from found
 
     def _cut(self, inputs: Iterable[Any], each: float) -> Iterator[list[Any]]:
-        """Inputs in parts of about so many samples."""
+        """Inputs in parts of about this many samples."""
         part: list[Any] = []
         seen, due = 0, each
         for batch in inputs:

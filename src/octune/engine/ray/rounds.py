@@ -144,7 +144,7 @@ class Round:
         return following
 
     def answered(self, number: int, size: int, seconds: float, answer: Any) -> None:
-        """So a shard was answered, and so long that took."""
+        """How a shard was answered, and how long that took."""
         each = seconds / max(1, size)
         self._pace = each if self._pace is None else 0.7 * self._pace + 0.3 * each
         self._done[number] = answer

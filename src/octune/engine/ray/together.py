@@ -47,7 +47,7 @@ class _Strand:
         return not self.done and (self.round is None or self.round.ready)
 
     def resume(self, seconds: float | None) -> None:
-        """Let it go on until it waits for workers or is done, for so many seconds at most."""
+        """Let it go on until it waits for workers or is done, for at most this many seconds."""
         if not self._running:
             self._running = True
             if self._thread.ident is None:

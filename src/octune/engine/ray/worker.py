@@ -163,7 +163,7 @@ class Worker:
         return time.perf_counter() - begun, found
 
     def _like_the_driver(self, parcel: Parcel, prepared: Box | None) -> Backend:
-        """With as many threads as the driver, if there are so many here: in which order floats are added
+        """With as many threads as the driver, if there are that many here: in which order floats are added
         depends on it.
         """
         threads = None
@@ -235,8 +235,8 @@ class Worker:
         )
 
     def _ready(self, parcel: Parcel, prepared: Box | None, threads: int | None = None) -> Backend:
-        """The backend, prepared with the batch that the driver's was prepared with; with so many threads, or
-        all of this worker.
+        """The backend, prepared with the batch that the driver's was prepared with; on this many
+        threads, or all of this worker.
         """
         threads = threads or self._threads
         if self._backend is not None and self._opened_for != threads:
