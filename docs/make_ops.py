@@ -163,19 +163,18 @@ ROWS = [
     ),
     nothing(
         "average pooling", "F", "S", "S", "S", "defaults", "S",
-        onnx="F",
+        tensorflow="F", onnx="F",
         why="ONNX Runtime's int8 kernel, which it takes by itself between int8 convolutions, takes their "
         "gain "
         "from 1.3x or 1.7x to 0.8x or 0.6x. In TensorFlow int8 takes the time of fp32, and four times "
         "less than "
-        "going to float and back; it is not done yet.",
+        "going to float and back.",
     ),
     nothing(
         "concatenation", "F", "F", "F", "S", "defaults", "S",
-        onnx="F",
+        tensorflow="F", onnx="F",
         why="In TensorFlow int8 takes half of fp32's time or less, and going to float and back six times "
-        "fp32's; "
-        "it is not done yet.",
+        "fp32's.",
     ),
     nothing(
         "resizing, splitting", NONE, "S or F", "S or F", "S", NONE, NONE,

@@ -204,3 +204,39 @@ def test_alone(scheme: Scheme) -> None:
         x: Array = run(rewriter.reference, taps[op.name].tensor, feed)
         full, _, name = rewriter.alone(op, Scheme.fp32(), ranges)
         assert error(run(part, fetched, {fed: x}), run(full, name, {fed: x})) < 0.04
+
+
+def branches(pool) -> dict[str, tf.Tensor]:  # type: ignore[no-untyped-def]
+    """Two convolutions and a pooling, joined, as in Inception; what reads them is one convolution and one
+    behind a pooling.
+    """
+    stem = tf.nn.relu(conv(images(), 16, name="stem"))
+    a = tf.nn.relu(conv(stem, 8, 1, name="a"))
+    b = tf.nn.relu(conv(stem, 8, 3, seed=1, name="b"))
+    c = tf.nn.relu(conv(pool(stem, 3, 1, "SAME"), 8, 1, seed=2, name="c"))
+    x = tf.concat([a, b, c], -1)
+    y = tf.nn.relu(conv(x, 8, 1, seed=3, name="d"))
+    z = tf.nn.relu(conv(pool(x, 2, 2, "VALID"), 8, 1, seed=4, name="e"))
+    return {"y": tf.reduce_mean(y, [1, 2]), "z": tf.identity(z, "z")}
+
+
+@pytest.mark.parametrize("pool", [tf.nn.max_pool2d, tf.nn.avg_pool2d])
+def test_int8_flows_through_poolings_and_concatenations(pool) -> None:  # type: ignore[no-untyped-def]
+    rewriter, made = compare(lambda: branches(pool), bound=0.06)
+    types = op_types(made)
+    assert types.count("QuantizeV2") == 1  # the image
+    assert types.count("Dequantize") == 2  # what the outputs are made of
+    assert types.count("ConcatV2") == 1
+    inner = {op.name for op in rewriter.ops()} - {"d", "e"}
+    assert rewriter.passed_on({op.name for op in rewriter.ops()}) == inner
+
+
+def test_a_concatenation_with_a_float_quantizes_only_that() -> None:
+    def build() -> dict[str, tf.Tensor]:
+        x = images()
+        y = tf.concat([tf.nn.relu(conv(x, 8, name="a")), tf.nn.sigmoid(x)], -1)
+        return {"y": tf.identity(tf.nn.relu(conv(y, 8, 1, name="b")), "y")}
+
+    _, made = compare(build)
+    assert op_types(made).count("Dequantize") == 1
+    assert op_types(made).count("QuantizeV2") == 2

@@ -7,6 +7,7 @@ activations.quantized("x:0", Grid.affine(-1.0, 3.0))
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,7 +45,7 @@ class Activations:
         self._known: dict[tuple[str, object], Quantized] = {}
         self._smooth: dict[tuple[str, bytes], tuple[Quantized, str | Quantized]] = {}
         self._views: dict[str, str] = {}
-        self._pools: dict[tuple[str, str], Quantized] = {}
+        self._passed: dict[tuple[str, str], Quantized] = {}
 
     # -- what there is ---------------------------------------------------------------------------------------
 
@@ -121,21 +122,35 @@ class Activations:
         return self._smooth[key]
 
     def pooled(self, pool: str, made: Quantized) -> Quantized:
-        """A max pooling of int8 values. Order is the same for the integers as for what they stand for."""
-        if (pool, made.values) not in self._pools:
+        """A pooling of int8 values. Order is the same for the integers as for what they stand for, and so are
+        averages of those from zero on, but for their rounding.
+        """
+        if (pool, made.values) not in self._passed:
             op, name = self._reference.nodes[pool], self._graph.fresh(f"{pool}/int8")
-            signed = made.grid is not None and made.grid.signed
-            # MaxPool knows these only by their plain names
-            stored, plain = (tf.qint8, tf.int8) if signed else (tf.quint8, tf.uint8)
+            stored, plain = _types(made)
             how: dict[str, Any] = {
                 key: [int(i) for i in attribute(op, key).list.i] for key in ("ksize", "strides")
             }
-            how |= {"padding": attribute(op, "padding").s.decode(), "data_format": "NHWC"}
-            self._graph.add(node(f"{name}/values", "Bitcast", [made.values], T=stored, type=plain))
-            self._graph.add(node(f"{name}/max", "MaxPool", [f"{name}/values"], T=plain, **how))
-            self._graph.add(node(name, "Bitcast", [f"{name}/max"], T=plain, type=stored))
-            self._pools[pool, made.values] = replace(made, values=f"{name}:0")
-        return self._pools[pool, made.values]
+            how |= {"padding": attribute(op, "padding").s.decode()}
+            if op.op == "AvgPool":
+                inputs = [made.values, made.low, made.high]
+                self._graph.add(node(name, "QuantizedAvgPool", inputs, T=stored, **how))
+            else:  # MaxPool knows these types only by their plain names
+                how |= {"data_format": "NHWC"}
+                self._graph.add(node(f"{name}/values", "Bitcast", [made.values], T=stored, type=plain))
+                self._graph.add(node(f"{name}/max", "MaxPool", [f"{name}/values"], T=plain, **how))
+                self._graph.add(node(name, "Bitcast", [f"{name}/max"], T=plain, type=stored))
+            self._passed[pool, made.values] = replace(made, values=f"{name}:0")
+        return self._passed[pool, made.values]
+
+    def joined(self, concatenation: str, parts: Sequence[Quantized]) -> Quantized:
+        """A concatenation of int8 values, all on one grid."""
+        name = self._graph.fresh(f"{concatenation}/int8")
+        stored, _ = _types(parts[0])
+        axis = self.constant(f"{name}/axis", -1)
+        inputs = [*(part.values for part in parts), axis]
+        self._graph.add(node(name, "ConcatV2", inputs, N=len(parts), T=stored, Tidx=tf.int32))
+        return replace(parts[0], values=f"{name}:0", rows=False)
 
     def scaled(self, name: str, x: str, factors: Array) -> None:
         """A node of that name, which multiplies every channel."""
@@ -197,3 +212,9 @@ class Activations:
     def is_matrix(self, tensor: str) -> bool:
         """Whether a tensor of the reference has two axes."""
         return len(self._shapes[tensor] or ()) == 2
+
+
+def _types(made: Quantized) -> tuple[tf.DType, tf.DType]:
+    """The type of int8 values, as int8 kernels call it and as others do."""
+    signed = made.grid is not None and made.grid.signed
+    return (tf.qint8, tf.int8) if signed else (tf.quint8, tf.uint8)

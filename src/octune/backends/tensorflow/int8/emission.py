@@ -22,7 +22,7 @@ from octune.backends.tensorflow.graph.graph import Array, Graph, node_of
 from octune.backends.tensorflow.graph.shapes import Shapes
 from octune.backends.tensorflow.int8.activations import Activations, Quantized
 from octune.backends.tensorflow.int8.fused_op import FusedOp, Fusion
-from octune.backends.tensorflow.int8.pooling import pool_before
+from octune.backends.tensorflow.int8.passages import concatenation_before, joined, pool_before
 from octune.backends.tensorflow.int8.ranges import activation_grid, stats_of
 from octune.backends.tensorflow.int8.readers import Readers
 from octune.backends.tensorflow.int8.weights import Int8Weight, Weights
@@ -51,7 +51,7 @@ class Piece:
     addend: Quantized | None = None
     correction: Array | None = None  # what was added to the bias
     factors: Array | None = None  # what the output channels are multiplied by
-    pool: str | None = None  # the max pooling between the source and the op
+    pool: str | None = None  # the pooling between the source and the op
 
     @property
     def premultiplied(self) -> bool:
@@ -104,6 +104,7 @@ class Emission:
         self.pieces: list[Piece] = []
         self.activations = Activations(self.graph, reference, shapes)
         self._halves: dict[str, str] = {}
+        self._passed: set[str] = set()  # int8 tensors behind poolings and concatenations
 
     def input(self, fused: FusedOp, scheme: Scheme) -> tuple[Quantized, str | Quantized, Array | None]:
         """An op's input in int8; what it is made from (float, or the int8 output of another op); and what its
@@ -117,20 +118,54 @@ class Emission:
         return *self._static(fused, activation_grid(fused, scheme, self.ranges)), None
 
     def _static(self, fused: FusedOp, wanted: Grid) -> tuple[Quantized, str | Quantized]:
-        made = self.activations.provided(fused.x, wanted)
-        if made is not None and any(piece.result == made for piece in self.pieces):
-            return made, made
         pool = pool_before(self.reference, fused.x)
-        before = (
-            self.activations.provided(self.reference.inputs(self.reference.nodes[pool])[0], wanted)
-            if pool
-            else None
-        )
-        if pool and before is not None and any(piece.result == before for piece in self.pieces):
-            made = self.activations.pooled(pool, before)
-            self.activations.provide(fused.x, made)
-            return made, before
-        return self.activations.quantized(fused.x, wanted), fused.x
+        source = self.reference.inputs(self.reference.nodes[pool])[0] if pool else fused.x
+        if wanted.signed and pool and self.reference.nodes[pool].op == "AvgPool":
+            source = fused.x  # its kernel takes no signed integers
+        before = self._flowing(source, wanted)
+        if before is None:
+            return self.activations.quantized(fused.x, wanted), fused.x
+        if pool is None or source == fused.x:
+            return before, before
+        made = self.activations.pooled(pool, before)
+        self.activations.provide(fused.x, made)
+        return made, before
+
+    def _flowing(self, tensor: str, wanted: Grid) -> Quantized | None:
+        """The int8 form of a tensor on that grid where other ops make it: by themselves, or through poolings
+        and concatenations.
+        """
+        made = self.activations.provided(tensor, wanted)
+        if made is not None and (
+            made.values in self._passed or any(piece.result == made for piece in self.pieces)
+        ):
+            return made
+        made = self._pooled(tensor, wanted) or self._joined(tensor, wanted)
+        if made is not None:
+            self._passed.add(made.values)
+            self.activations.provide(tensor, made)
+        return made
+
+    def _pooled(self, tensor: str, wanted: Grid) -> Quantized | None:
+        pool = pool_before(self.reference, tensor)
+        if pool is None or self.reference.nodes[pool].op == "AvgPool":
+            return None
+        before = self._flowing(self.reference.inputs(self.reference.nodes[pool])[0], wanted)
+        return None if before is None else self.activations.pooled(pool, before)
+
+    def _joined(self, tensor: str, wanted: Grid) -> Quantized | None:
+        """With what is not at hand in int8 quantized: one of them in int8 is less to convert."""
+        concatenation = concatenation_before(self.reference, tensor)
+        if concatenation is None:
+            return None
+        parts = {part: self._flowing(part, wanted) for part in joined(self.reference, concatenation)}
+        if all(made is None for made in parts.values()):
+            return None
+        whole = [
+            parts[part] or self.activations.quantized(part, wanted)
+            for part in joined(self.reference, concatenation)
+        ]
+        return self.activations.joined(concatenation, whole)
 
     def ends(self, name: str, grid: Grid) -> tuple[str, str]:
         """The ends of a grid, as constants."""

@@ -24,7 +24,7 @@ from octune.backends.tensorflow.graph.shapes import Shapes
 from octune.backends.tensorflow.int8.float_only import float_only
 from octune.backends.tensorflow.int8.fused_op import FusedOp, Fusion
 from octune.backends.tensorflow.int8.kinds import KINDS, Kind, kind_of
-from octune.backends.tensorflow.int8.pooling import only_read_by, pool_before
+from octune.backends.tensorflow.int8.passages import only_read_by, pool_before, received
 from octune.backends.tensorflow.int8.support import Support
 from octune.plan import Op, Scheme
 
@@ -88,11 +88,18 @@ def _placed(graph: Graph, fused_ops: Mapping[str, FusedOp]) -> dict[str, FusedOp
     cores, made = {fused.core for fused in int8}, {fused.plain.output for fused in int8}
 
     def placed(fused: FusedOp) -> FusedOp:
-        pool = pool_before(graph, fused.x)
-        receives = (graph.inputs(graph.nodes[pool])[0] if pool else fused.x) in made
+        receives = received(graph, fused.x, made)
         passed = only_read_by(graph, fused.plain.tail, cores)
         signature = fused.op.signature + " from int8" * receives + " to int8" * passed
-        return replace(fused, op=replace(fused.op, signature=signature), receives=receives, passes_on=passed)
+        pool = pool_before(graph, fused.x)
+        averages = receives and pool is not None and graph.nodes[pool].op == "AvgPool"
+        return replace(
+            fused,
+            op=replace(fused.op, signature=signature),
+            receives=receives,
+            passes_on=passed,
+            averaged=graph.inputs(graph.nodes[pool])[0] if averages and pool is not None else None,
+        )
 
     return {name: placed(fused) if fused.kind.outputs_int8 else fused for name, fused in fused_ops.items()}
 

@@ -45,6 +45,8 @@ class FusedOp:
     """``x`` is what gets quantized; ``path`` the Reshapes between it and the op; ``lift`` the Reshape behind
     the op, inside the fusions. ``inner`` is the number of input channels, ``columns`` that of outputs.
 
+    ``averaged`` is what comes into an average pooling that makes ``x``, if int8 may pass through that.
+
     An op whose kernel outputs int8 may receive its input from another such op, and pass its output on to
     others: in int8, where these are int8 as well.
     """
@@ -63,6 +65,7 @@ class FusedOp:
     lift: str | None = None
     receives: bool = False
     passes_on: bool = False
+    averaged: str | None = None
 
     def weights(self, graph: Graph) -> Array:
         """The float weight in the layout that the int8 kernel takes."""

@@ -15,7 +15,9 @@ from octune.int8 import Grid
 from octune.plan import Scheme
 from octune.repair import Smoothing, shared_smoothing
 
-__all__ = ["activation_grid", "smoothed", "stats_of"]
+__all__ = ["AVERAGED", "activation_grid", "smoothed", "stats_of"]
+
+AVERAGED = ":averaged"  # what comes into an average pooling before an op
 
 
 def stats_of(fused: FusedOp, scheme: Scheme, ranges: Ranges) -> TensorStats:
@@ -36,7 +38,11 @@ def stats_of(fused: FusedOp, scheme: Scheme, ranges: Ranges) -> TensorStats:
 
 def activation_grid(fused: FusedOp, scheme: Scheme, ranges: Ranges) -> Grid:
     """The grid of an op's input under a static scheme without repairs."""
-    low, high = choose_range(stats_of(fused, scheme, ranges), scheme.range_method or "minmax")
+    stats = stats_of(fused, scheme, ranges)
+    averaged = ranges.get(fused.op.name + AVERAGED)
+    if averaged is not None and averaged.finite:
+        stats = averaged
+    low, high = choose_range(stats, scheme.range_method or "minmax")
     return fused.kind.grid(low, high)
 
 

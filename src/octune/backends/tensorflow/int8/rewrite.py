@@ -25,7 +25,8 @@ from octune.backends.tensorflow.graph.weightless import Weightless, without_weig
 from octune.backends.tensorflow.int8.emission import Emission, Piece, emit
 from octune.backends.tensorflow.int8.find import find, in_functions
 from octune.backends.tensorflow.int8.fused_op import FusedOp
-from octune.backends.tensorflow.int8.pooling import only_read_by
+from octune.backends.tensorflow.int8.passages import only_read_by
+from octune.backends.tensorflow.int8.ranges import AVERAGED
 from octune.backends.tensorflow.int8.streams import in_streams
 from octune.backends.tensorflow.int8.support import Support, support
 from octune.backends.tensorflow.int8.weights import Weights
@@ -73,13 +74,16 @@ class Rewriter:
 
     def taps(self) -> dict[str, Tap]:
         """What calibration must fetch: an op's name stands for its input, ``name + OUTPUT`` for the
-        output of an op whose kernel rounds that.
+        output of an op whose kernel rounds that, ``name + AVERAGED`` for what an average pooling before
+        an op averages.
         """
         found: dict[str, Tap] = {}
         for name, fused in self._fused_ops.items():
             found[name] = Tap(fused.x)
             if fused.kind.outputs_int8:
                 found[name + OUTPUT] = Tap(fused.plain.output)
+            if fused.averaged is not None:
+                found[name + AVERAGED] = Tap(fused.averaged)
         return found
 
     def outputs(self) -> dict[str, str]:
@@ -192,5 +196,6 @@ class Rewriter:
 
 def _of(op: Op, ranges: Ranges) -> Ranges:
     return Ranges(
-        {name: ranges[name] for name in (op.name, op.name + OUTPUT) if name in ranges}, ranges.samples
+        {name: ranges[name] for name in (op.name, op.name + OUTPUT, op.name + AVERAGED) if name in ranges},
+        ranges.samples,
     )

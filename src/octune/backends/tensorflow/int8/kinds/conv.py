@@ -21,7 +21,7 @@ from octune.backends.tensorflow.int8.emission import Emission, Piece
 from octune.backends.tensorflow.int8.fused_op import FusedOp
 from octune.backends.tensorflow.int8.kinds.base import Kind, Number
 from octune.backends.tensorflow.int8.kinds.conv_output import ConvOutputs
-from octune.backends.tensorflow.int8.pooling import pool_before
+from octune.backends.tensorflow.int8.passages import pool_before
 from octune.int8 import Grid
 from octune.plan import Scheme
 from octune.repair import static_schemes

@@ -21,7 +21,7 @@ from octune.backends.tensorflow.int8.activations import Quantized
 from octune.backends.tensorflow.int8.emission import Emission
 from octune.backends.tensorflow.int8.fused_op import FusedOp, Fusion
 from octune.backends.tensorflow.int8.kinds.base import Kind
-from octune.backends.tensorflow.int8.pooling import pools
+from octune.backends.tensorflow.int8.passages import max_pools, reached
 from octune.backends.tensorflow.int8.readers import SmoothingGroup
 from octune.calibration import Ranges, choose_range
 from octune.errors import PlanError
@@ -74,7 +74,7 @@ class ConvOutputs:
         fusion, graph = fused.plain, self._reference
         if fusion.activation is not None and fusion.activation.name != "Relu":
             return None
-        found = pools(graph, fusion.output)
+        found = max_pools(graph, fusion.output)
         pool = found[0] if found else None
         way = [fusion.tail, *found]
         tensor = f"{pool}:0" if pool else fusion.output
@@ -94,13 +94,13 @@ class ConvOutputs:
 
     def _plain(self, fused: FusedOp, scheme: Scheme) -> ConvOutput:
         fusion = fused.plain
-        reached = [fusion.output, *(f"{name}:0" for name in pools(self._reference, fusion.output))]
+        tensors = list(reached(self._reference, fusion.output))
         smoothed = any(
             self._readers.smoothing(reader)
-            for tensor in reached
+            for tensor in tensors
             for reader in self._readers.of(tensor, self._kind)
         )
-        for tensor in () if smoothed else reached:
+        for tensor in () if smoothed else tensors:
             wanted = self._wanted(tensor, signed=fusion.activation is None)
             if wanted is not None:
                 return ConvOutput(fusion, wanted)
