@@ -79,6 +79,11 @@ class Nodes:
         count = next(iter(how.values()))
         return [self.add("Bitcast", f"{made}:{place}", T=plain, type=kind) for place in range(count)]
 
+    def part(self, fed: dict[str, Any], output: str) -> Any:
+        """These nodes as a part of the graph that is being built, on other tensors of it."""
+        placed = {f"{name}:0": value for name, value in fed.items()}
+        return tf.import_graph_def(self._made, placed, [f"{output}:0"], name="part")[0]
+
     def form(self, timed: str, threads: int, output: str = "") -> Form:
         """The graph up to a node; ``output``: another one that makes floats of it."""
         graph = tf.Graph()

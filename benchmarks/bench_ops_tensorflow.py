@@ -32,6 +32,7 @@ def cases(threads: int) -> Iterator[Case]:
     """All of them."""
     yield from _products(threads)
     yield from _dense(threads)
+    yield from _loops(threads)
     yield from _tables(threads)
     yield from _convolutions(threads)
     yield from _between(threads)
@@ -186,6 +187,77 @@ def _token_matmul(x: Array, w: Array, b: Array, threads: int) -> Form:
     product = nodes.put(lambda name: quantized_matmul(name, (values, kernel, zeros), scales))
     wide = nodes.add("Mul", product, peak, T=FLOAT)
     return nodes.form(nodes.add("AddV2", wide, nodes.stored(b), T=FLOAT), threads)
+
+
+# -- recurrent layers ----------------------------------------------------------------------------------------
+
+
+def _loops(threads: int) -> Iterator[Case]:
+    for width in (256, 512):
+        yield Case("LSTM", f"{width} wide, 64 steps, batch 1", partial(_lstm, width, 64, threads))
+
+
+def _lstm(width: int, steps: int, threads: int) -> Forms:
+    """A loop, as Keras writes it. In int8 with the inputs multiplied in the loop, as they are, or all at once
+    before it.
+    """
+    x = normal(steps, 1, width)
+    weights = normal(width, 4 * width) / width**0.5, normal(width, 4 * width) / width**0.5
+    return {
+        "fp32": _loop(x, weights, _float_product, threads),
+        "int8 dynamic": _loop(x, weights, _dynamic_product, threads),
+        "int8 dynamic, inputs at once": _loop(x, weights, _dynamic_product, threads, at_once=True),
+    }
+
+
+Product = Callable[[Any], Any]
+
+
+def _loop(
+    x: Array,
+    weights: tuple[Array, Array],
+    product: Callable[[Array], Product],
+    threads: int,
+    *,
+    at_once: bool = False,
+) -> Form:
+    steps, batch, width = x.shape
+    of_input, of_state = map(product, weights)
+    with tf.Graph().as_default() as graph:
+        given = tf.compat.v1.placeholder_with_default(tf.constant(x), x.shape)
+        rows = of_input(tf.reshape(given, [steps * batch, width])) if at_once else None
+        whole = None if rows is None else tf.reshape(rows, [steps, batch, 4 * width])
+
+        def step(time: Any, h: Any, c: Any, made: Any) -> tuple[Any, ...]:
+            sums = (of_input(given[time]) if whole is None else whole[time]) + of_state(h)
+            first, forget, new, output = tf.split(sums, 4, 1)
+            c = tf.sigmoid(forget) * c + tf.sigmoid(first) * tf.tanh(new)
+            h = tf.sigmoid(output) * tf.tanh(c)
+            return time + 1, h, c, made.write(time, h)
+
+        zeros = tf.zeros([batch, width])
+        made = tf.TensorArray(FLOAT, steps, element_shape=[batch, width])
+        made = tf.while_loop(lambda time, *_: time < steps, step, (0, zeros, zeros, made))[3]
+        tf.identity(made.stack(), name="output")
+    return Form(graph, "output", "output", threads)
+
+
+def _float_product(w: Array) -> Product:
+    return lambda x: tf.matmul(x, tf.constant(w))
+
+
+def _dynamic_product(w: Array) -> Product:
+    nodes = Nodes()
+    x, (kernel, low, high) = nodes.add("Placeholder", dtype=FLOAT), int8_weight(nodes, w)
+    axes, bias = nodes.stored([0, 1]), nodes.stored(np.zeros(w.shape[1], np.float32))
+    ends = [nodes.add(op, x, axes, T=FLOAT, Tidx=tf.int32, keep_dims=False) for op in ("Min", "Max")]
+    values = nodes.put(lambda name: quantize(name, x, *ends))
+    scales = (f"{values}:1", f"{values}:2", low, high)
+    made = nodes.put(lambda name: quantized_matmul(name, (values, kernel, bias), scales))
+    return lambda y: nodes.part({x: y}, made)
+
+
+# -- tables --------------------------------------------------------------------------------------------------
 
 
 def _tables(threads: int) -> Iterator[Case]:

@@ -28,7 +28,13 @@ from tests.backends.tensorflow.graphs import (
     weight,
 )
 
-SHAPES = {"matmul": (12, 5), "conv2d": (3, 2, 4, 6), "depthwise_conv2d": (3, 2, 4, 2)}
+SHAPES = {
+    "matmul": (12, 5),
+    "conv2d": (3, 2, 4, 6),
+    "depthwise_conv2d": (3, 2, 4, 2),
+    "conv2d_transpose": (3, 2, 4, 6),
+    "conv3d": (5, 3, 2, 4, 6),
+}
 v1 = tf.compat.v1
 
 

@@ -177,7 +177,7 @@ def test_mixed_plans(other: Scheme) -> None:
 def test_what_has_no_kernel_is_left_alone_with_a_reason() -> None:
     def build() -> dict[str, tf.Tensor]:
         x = images()
-        grouped = tf.nn.conv2d(x, weight(normal(3, 3, 4, 8)), 1, "SAME", name="grouped")
+        grouped = tf.nn.conv2d(x, weight(normal(3, 3, 1, 8)), 1, "SAME", name="grouped")
         return {
             "grouped": grouped,
             "varying": tf.nn.conv2d(
@@ -186,19 +186,27 @@ def test_what_has_no_kernel_is_left_alone_with_a_reason() -> None:
         }
 
     notes = {op.name: op.note for op in Rewriter(frozen(build)).ops()}
-    assert "grouped" in notes["grouped"]
+    assert "8 groups" in notes["grouped"]
     assert "not a constant" in notes["varying"]
 
 
 @pytest.mark.parametrize("scheme", runnable(SCHEMES))
 def test_alone(scheme: Scheme) -> None:
+    """Also ops that are built from others in int8."""
+
     def build() -> dict[str, tf.Tensor]:
         y = tf.nn.relu(fused_norm(conv(images(), 16, stride=2)))
+        y = tf.nn.relu(tf.nn.conv2d(y, weight(normal(3, 3, 8, 8, scale=0.1)), 1, "SAME", name="grouped"))
+        y, kernel = tf.reshape(y, [-1, 6, 6, 2, 4]), weight(normal(3, 3, 3, 4, 8, scale=0.1))
+        y = tf.reshape(tf.nn.relu(tf.nn.conv3d(y, kernel, [1] * 5, "SAME", name="volume")), [-1, 6, 6, 16])
+        kernel, sizes = weight(normal(2, 2, 16, 16, scale=0.2)), tf.stack([tf.shape(y)[0], 12, 12, 16])
+        y = tf.nn.relu(tf.nn.conv2d_transpose(y, kernel, sizes, 2, name="transposed"))
         return {"y": tf.nn.tanh(tf.matmul(tf.reshape(y, [-1, 16]), weight(normal(16, 5)), name="head"))}
 
     graph, feed = frozen(build), {"x:0": normal(3, 12, 12, 8)}
     rewriter = Rewriter(graph)
     ranges, taps = calibrated(rewriter, [feed]), rewriter.taps()
+    assert len(rewriter.ops()) == 5
     for op in rewriter.ops():
         part, fed, fetched = rewriter.alone(op, scheme, ranges)
         x: Array = run(rewriter.reference, taps[op.name].tensor, feed)
@@ -240,3 +248,53 @@ def test_a_concatenation_with_a_float_quantizes_only_that() -> None:
     _, made = compare(build)
     assert op_types(made).count("Dequantize") == 1
     assert op_types(made).count("QuantizeV2") == 2
+
+
+SIZES = [(1, 2, "SAME"), (2, 2, "SAME"), (3, 2, "SAME"), (4, 2, "SAME"), (4, 2, "VALID"), (3, 2, "VALID"),
+         (3, 1, "SAME"), (5, 3, "SAME")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("size", "stride", "padding"), SIZES)
+def test_a_transposed_convolution(size: int, stride: int, padding: str) -> None:
+    def build() -> dict[str, tf.Tensor]:
+        x = tf.nn.relu(conv(images(size=7), 8, name="before"))
+        output = 7 * stride if padding == "SAME" else 6 * stride + size
+        sizes = tf.stack([tf.shape(x)[0], output, output, 6])
+        kernel = weight(normal(size, size, 6, 8, scale=1 / (size * 8**0.5)))
+        y = tf.nn.conv2d_transpose(x, kernel, sizes, stride, padding, name="transposed")
+        return {"y": tf.identity(conv(tf.nn.relu(fused_norm(y)), 4, name="behind"), "y")}
+
+    rewriter, made = compare(build, shape=(3, 7, 7, 8))
+    assert "Conv2DBackpropInput" not in op_types(made)
+    assert op_types(made).count("QuantizeV2") == op_types(made).count("Dequantize") == 1
+    assert "FusedBatchNormV3" not in op_types(rewriter.reference)
+
+
+@pytest.mark.parametrize("scheme", runnable(SCHEMES))
+@pytest.mark.parametrize(("depth", "stride", "padding"), [(3, 1, "SAME"), (2, 2, "VALID"), (1, 1, "SAME")])
+def test_a_convolution_in_three_dimensions(depth: int, stride: int, padding: str, scheme: Scheme) -> None:
+    def build() -> dict[str, tf.Tensor]:
+        x = v1.placeholder(tf.float32, [None, 5, 6, 6, 4], "x")
+        for index, step in enumerate((stride, 1)):
+            kernel = weight(normal(depth, 3, 3, 4, 4, scale=1 / (36 * depth) ** 0.5, seed=index))
+            x = tf.nn.conv3d(x, kernel, [1, step, 1, 1, 1], padding, name=f"conv_{index}")
+            x = tf.nn.relu(spelled_norm(x))
+        return {"y": tf.identity(x, "y")}
+
+    rewriter, made = compare(build, scheme, shape=(2, 5, 6, 6, 4))
+    assert "Mul" not in op_types(rewriter.reference)
+    assert ("Conv3D" in op_types(made)) == scheme.is_float
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+def test_a_convolution_in_groups(groups: int) -> None:
+    def build() -> dict[str, tf.Tensor]:
+        x = tf.nn.relu(conv(images(), 8, 1, name="before"))
+        y = tf.nn.conv2d(
+            x, weight(normal(3, 3, 8 // groups, 12, scale=groups / 8)), 1, "SAME", name="grouped"
+        )
+        return {"y": tf.identity(conv(fused_norm(y), 4, 1, name="behind"), "y")}
+
+    _, made = compare(build)
+    assert "Conv2D" not in op_types(made)
+    assert op_types(made).count("_FusedQuantizedConv2D") == 2 + groups

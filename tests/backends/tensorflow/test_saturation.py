@@ -11,20 +11,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from octune.backends.tensorflow.int8.kinds.conv import GROUPS
 from octune.errors import PlanError
 from octune.int8 import Limit
 from octune.machine import pretending, probe_machine
 from octune.plan import Scheme
 from tests.backends.saturation import CONV, LINEAR, NEW_CPU, Array, ExactSums, Shape
 
-GROUPED = tuple(shape for shape in CONV if 1 < shape.groups < shape.inputs)
+OFFERED = [shape for shape in LINEAR + CONV if shape.groups <= GROUPS or shape.groups == shape.inputs]
 
 
 class TestTensorFlow(ExactSums):
     schemes = (*ExactSums.schemes, Scheme.int8("dynamic"))
     rounds_convolutions = True
 
-    @pytest.fixture(params=[shape for shape in LINEAR + CONV if shape not in GROUPED], ids=str)
+    @pytest.fixture(params=OFFERED, ids=str)
     def shape(self, request: pytest.FixtureRequest) -> Shape:
         return request.param
 
@@ -35,7 +36,7 @@ class TestTensorFlow(ExactSums):
                 tf.matmul(x, tf.constant(weight.T.copy()), name="y")
                 return graph
             x = tf.compat.v1.placeholder(tf.float32, [None, None, None, shape.inputs], name="x")
-            if shape.groups == 1:
+            if shape.groups < shape.inputs:
                 tf.nn.conv2d(x, tf.constant(weight.transpose(2, 3, 1, 0).copy()), 1, "VALID", name="y")
             else:
                 kernels = weight.reshape(shape.inputs, -1, shape.kernel, shape.kernel).transpose(2, 3, 0, 1)

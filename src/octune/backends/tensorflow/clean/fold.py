@@ -56,6 +56,7 @@ ARITHMETIC = frozenset(
 FOLDABLE = PASSING | SHAPING | ARITHMETIC | {"Reciprocal", "Mean", "Sum"}
 NOISE = ("_class", "_output_shapes", "_has_manual_control_dependencies")
 CONVS = frozenset(("Conv2D", "DepthwiseConv2dNative"))
+OTHERS = frozenset(("MatMul", "Conv3D", "Conv2DBackpropInput"))  # whose outputs may be scaled, too
 
 
 def value_of(graph: Graph, tensor_name: str) -> Array | None:
@@ -235,7 +236,7 @@ def _fold_pads(graph: Graph) -> None:
 
 def _fold_affine(graph: Graph) -> None:
     for made in list(graph):
-        if made.op in CONVS | {"MatMul"} and attribute(made, "T").type == tf.float32.as_datatype_enum:
+        if made.op in CONVS | OTHERS and attribute(made, "T").type == tf.float32.as_datatype_enum:
             _fold_one(graph, made)
 
 
@@ -243,7 +244,7 @@ def _fold_one(graph: Graph, op: NodeDef) -> None:
     weight = value_of(graph, op.input[1])
     if (
         weight is None
-        or attribute(op, "data_format").s not in (b"", b"NHWC")
+        or attribute(op, "data_format").s not in (b"", b"NHWC", b"NDHWC")
         or not graph.is_private(op.name)
     ):
         return
@@ -278,13 +279,16 @@ def _fold_one(graph: Graph, op: NodeDef) -> None:
 def _channels(op: NodeDef, weight: Array) -> int:
     if op.op == "DepthwiseConv2dNative":
         return int(weight.shape[2] * weight.shape[3])
+    if op.op == "Conv2DBackpropInput":
+        return int(weight.shape[2])
     return int(weight.shape[0] if attribute(op, "transpose_b").b else weight.shape[-1])
 
 
 def _as_weight(op: NodeDef, weight: Array, scale: Array) -> Array:
     if op.op == "DepthwiseConv2dNative":
         return scale.reshape(weight.shape[2:])
-    return scale[:, None] if attribute(op, "transpose_b").b else scale
+    first = attribute(op, "transpose_b").b or op.op == "Conv2DBackpropInput"  # outputs before inputs
+    return scale[:, None] if first else scale
 
 
 def _next_affine(graph: Graph, last: NodeDef, columns: int, rank: int) -> tuple[NodeDef, Array, Array] | None:

@@ -21,7 +21,7 @@ from octune.backends.tensorflow.int8.fused_op import FusedOp
 from octune.backends.tensorflow.int8.readers import SmoothingGroup
 from octune.int8 import Grid
 
-__all__ = ["Activations", "Quantized"]
+__all__ = ["Activations", "Quantized", "plain_type", "stored_type"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Activations:
         """
         if (pool, made.values) not in self._passed:
             op, name = self._reference.nodes[pool], self._graph.fresh(f"{pool}/int8")
-            stored, plain = _types(made)
+            stored, plain = stored_type(made.grid), plain_type(made.grid)
             how: dict[str, Any] = {
                 key: [int(i) for i in attribute(op, key).list.i] for key in ("ksize", "strides")
             }
@@ -146,10 +146,10 @@ class Activations:
     def joined(self, concatenation: str, parts: Sequence[Quantized]) -> Quantized:
         """A concatenation of int8 values, all on one grid."""
         name = self._graph.fresh(f"{concatenation}/int8")
-        stored, _ = _types(parts[0])
-        axis = self.constant(f"{name}/axis", -1)
-        inputs = [*(part.values for part in parts), axis]
-        self._graph.add(node(name, "ConcatV2", inputs, N=len(parts), T=stored, Tidx=tf.int32))
+        stored, op = stored_type(parts[0].grid), self._reference.nodes[concatenation]
+        inputs = [*(part.values for part in parts), op.input[-1]]
+        index = tf.as_dtype(attribute(op, "Tidx").type or tf.int32)
+        self._graph.add(node(name, "ConcatV2", inputs, N=len(parts), T=stored, Tidx=index))
         return replace(parts[0], values=f"{name}:0", rows=False)
 
     def scaled(self, name: str, x: str, factors: Array) -> None:
@@ -214,7 +214,11 @@ class Activations:
         return len(self._shapes[tensor] or ()) == 2
 
 
-def _types(made: Quantized) -> tuple[tf.DType, tf.DType]:
-    """The type of int8 values, as int8 kernels call it and as others do."""
-    signed = made.grid is not None and made.grid.signed
-    return (tf.qint8, tf.int8) if signed else (tf.quint8, tf.uint8)
+def stored_type(grid: Grid | None) -> tf.DType:
+    """The type of int8 values on a grid, as int8 kernels call it."""
+    return tf.qint8 if grid is not None and grid.signed else tf.quint8
+
+
+def plain_type(grid: Grid | None) -> tf.DType:
+    """The same as other kernels call it."""
+    return tf.int8 if grid is not None and grid.signed else tf.uint8

@@ -31,7 +31,30 @@ from octune.int8 import Grid
 from octune.plan import Plan, Scheme
 from octune.repair import repairs_of
 
-__all__ = ["Emission", "Piece", "emit"]
+__all__ = ["Emission", "Numbers", "Piece", "emit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What an int8 kernel computes with: int8 weights with their outputs last, a float bias, and the largest
+    absolute weight of every output, or one for all.
+    """
+
+    values: Array
+    bias: Array
+    reach: Array
+
+    def part(self, number: int, count: int) -> Numbers:
+        """One of so many groups of outputs."""
+        outputs = np.split(np.arange(self.bias.size), count)[number]
+        reach = self.reach if self.reach.ndim == 0 else self.reach[outputs]
+        return Numbers(np.ascontiguousarray(self.values[..., outputs]), self.bias[outputs], reach)
+
+    def spread(self, values: Array) -> Numbers:
+        """Other weights, which have all outputs once or several times."""
+        times = values.shape[-1] // self.bias.size
+        reach = self.reach if self.reach.ndim == 0 else np.tile(self.reach, times)
+        return Numbers(np.ascontiguousarray(values), np.tile(self.bias, times), reach)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +70,16 @@ class Piece:
     result: str | Quantized
     weight: Int8Weight | None = None
     multiplier: Array | None = None  # smoothing: what the reference's input is multiplied by
-    input_grid: Grid | None = None
+    x: Quantized | None = None  # what the int8 op reads
     addend: Quantized | None = None
     correction: Array | None = None  # what was added to the bias
     factors: Array | None = None  # what the output channels are multiplied by
     pool: str | None = None  # the pooling between the source and the op
+
+    @property
+    def input_grid(self) -> Grid | None:
+        """The grid that calibration has found for what the op reads."""
+        return None if self.x is None else self.x.grid
 
     @property
     def premultiplied(self) -> bool:
@@ -100,6 +128,7 @@ class Emission:
         self, reference: Graph, shapes: Shapes, weights: Weights, ranges: Ranges, readers: Readers
     ) -> None:
         self.reference, self.ranges, self.readers, self._weights = reference, ranges, readers, weights
+        self.shapes = shapes
         self.graph = reference.copy()
         self.pieces: list[Piece] = []
         self.activations = Activations(self.graph, reference, shapes)
@@ -183,33 +212,32 @@ class Emission:
         stats = stats_of(fused, scheme, self.ranges)
         return weight, self._weights.correction(fused, scheme, stats, multiplier, signed=signed)
 
-    def parameters(
+    def numbers(
         self, fused: FusedOp, weight: Int8Weight, correction: Array | None, factors: Array | None = None
-    ) -> tuple[str, str, str, str]:
-        """int8 weight, bias, and the ends of the weight's range, as constants. ``factors`` multiply the
-        output channels.
-        """
-        make, scale = self.activations.constant, np.float32(1) if factors is None else factors
+    ) -> Numbers:
+        """int8 weight, bias and reach of an op. ``factors`` multiply the output channels."""
+        scale = np.float32(1) if factors is None else factors
         bias = (np.zeros(fused.columns, np.float32) if fused.bias is None else fused.bias) + (
             0 if correction is None else correction
         )
-        reach = weight.reach * scale
-        ends = [
-            make(f"{fused.core}/weight_{end}", np.asarray(sign * reach, np.float32))
-            for end, sign in (("low", -1), ("high", 1))
-        ]
-        bias = np.asarray(bias * scale, np.float32)
+        return Numbers(
+            weight.values, np.asarray(bias * scale, np.float32), np.asarray(weight.reach * scale, np.float32)
+        )
+
+    def parameters(self, name: str, numbers: Numbers) -> tuple[str, str, str, str]:
+        """int8 weight, bias, and the ends of the weight's range, as constants with this beginning."""
+        make = self.activations.constant
         return (
-            make(f"{fused.core}/int8_weight", weight.values, tf.qint8),
-            make(f"{fused.core}/bias", bias),
-            ends[0],
-            ends[1],
+            make(f"{name}/int8_weight", numbers.values, tf.qint8),
+            make(f"{name}/bias", numbers.bias),
+            make(f"{name}/weight_low", -numbers.reach),
+            make(f"{name}/weight_high", numbers.reach),
         )
 
     def bf16(self, fused: FusedOp, scheme: Scheme) -> None:
         """Only the op itself in bfloat16: cast, compute, cast back."""
         core = self.reference.nodes[fused.core]
-        x = self.reference.inputs(core)[0]
+        x = self.reference.inputs(core)[fused.kind.operand]
         if x not in self._halves:
             name = self.graph.fresh(f"{node_of(x)}/bf16")
             self.graph.add(node(name, "Cast", [x], SrcT=tf.float32, DstT=tf.bfloat16, Truncate=False))
@@ -217,7 +245,8 @@ class Emission:
         weight = self.graph.fresh(f"{fused.core}/bf16_weight")
         self.graph.add(self._weights.bf16(fused, weight))
         name = self.graph.fresh(f"{fused.core}/bf16")
-        self.graph.add(fused.kind.float_node(name, core, [self._halves[x], weight], tf.bfloat16))
+        for made in fused.kind.float_nodes(name, core, [self._halves[x], weight], tf.bfloat16):
+            self.graph.add(made)
         self.graph.add(node(fused.core, "Cast", [name], SrcT=tf.bfloat16, DstT=tf.float32, Truncate=False))
         fusion = Fusion((fused.core,))
         self.pieces.append(Piece(fused, scheme, fusion, x, fusion.output))

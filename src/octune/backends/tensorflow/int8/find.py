@@ -31,6 +31,7 @@ from octune.plan import Op, Scheme
 __all__ = ["Found", "find", "in_functions"]
 
 ADDS = ("Add", "AddV2")
+IN_LOOPS = "where int8 kernels prepare their weights at every step and take longer than fp32"
 # Ops whose output has as many rows as their first input, and ops that have the shape of their only varying
 # input.
 ROWWISE = frozenset((*(kind.tf_op for kind in KINDS), "MaxPool", "AvgPool", "BiasAdd", LAYERNORM))
@@ -125,12 +126,14 @@ class _Finder:
         name = self._names.get(made.name, made.name)
         weight = value_of(self._graph, self._graph.inputs(made)[1])
         if made.name in self._inside:
-            self.leave(made, kind.name, "it is inside a loop or a conditional of the graph")
+            self.leave(made, kind.name, f"it is inside a loop or a conditional of the graph, {IN_LOOPS}")
             return
         if weight is None:
             if kind.without_weight:
                 self.leave(made, kind.name, kind.without_weight)
             return
+        read = self._graph.inputs(made)[kind.operand]
+        kind = kind.refined(weight, self._shapes[read], self._shapes[f"{made.name}:0"])
         reason = self._cannot(made, kind, weight)
         if reason:
             self.leave(made, kind.name, reason, int(weight.size))
@@ -142,7 +145,7 @@ class _Finder:
         oriented = kind.oriented(made, weight)
         inner, columns = int(oriented.shape[-2]), kind.columns(oriented)
         lift, bias, plain, summed = self._fusion(made, columns, kind)
-        x, path = self._source(made, inner) if kind.in_rows else (self._graph.inputs(made)[0], ())
+        x, path = self._source(made, inner) if kind.in_rows else (read, ())
         signature = f"{made.op}{tuple(weight.shape)}{plain.activation or ''}{'' if bias is None else '+bias'}"
         signature += kind.signature(made)
         op = Op(name, kind.name, schemes, int(weight.size), signature=signature, note=note)
@@ -178,7 +181,7 @@ class _Finder:
             return f"it computes in {tf.as_dtype(attribute(made, 'T').type).name}, not float32"
         if weight.size == 0 or not np.isfinite(weight).all():
             return "its weights are not finite numbers" if weight.size else "it has no weights"
-        return kind.cannot(made, weight, self._shapes[self._graph.inputs(made)[0]])
+        return kind.cannot(made, weight, self._shapes[self._graph.inputs(made)[kind.operand]])
 
     # -- its surroundings ------------------------------------------------------------------------------------
 
@@ -273,11 +276,12 @@ class _Finder:
         self, made: NodeDef, members: list[str], following: tuple[NodeDef, int] | None, kind: Kind
     ) -> Fusion | None:
         """The fusion that adds another activation: a residual connection."""
-        if following is None or following[0].op not in ADDS:
+        if not kind.sums or following is None or following[0].op not in ADDS:
             return None
         add, position = following
         addend = self._graph.inputs(add)[1 - position]
-        proof = self._same_shape(self._graph.inputs(made)[0], f"{members[-1]}:0", addend, kind)
+        read = self._graph.inputs(made)[kind.operand]
+        proof = self._same_shape(read, f"{members[-1]}:0", addend, kind)
         if proof is None or self._shapes.dtype(addend) != tf.float32:
             return None
         if not kind.sum_needs_relu:
@@ -365,7 +369,7 @@ def in_functions(graph_def: GraphDef) -> list[Op]:
         seen.add(name)
         for inner in library[name].node_def:
             if inner.op in kinds:
-                reason = f"it is inside a function ({name}) that the graph calls"
+                reason = f"it is inside a function ({name}) that the graph calls, as loops do, {IN_LOOPS}"
                 found.append(
                     Op(
                         f"{caller}/{inner.name}",

@@ -17,9 +17,10 @@ __all__ = ["LISTED", "float_only"]
 NO_KERNEL = "TensorFlow has no int8 kernel for "
 # op -> its kind, and why it stays in float
 CONVOLUTIONS = {
-    "Conv3D": ("conv3d", NO_KERNEL + "convolutions in three dimensions"),
-    "Conv2DBackpropInput": ("conv2d_transpose", NO_KERNEL + "transposed convolutions"),
-    "Conv3DBackpropInputV2": ("conv3d_transpose", NO_KERNEL + "transposed convolutions"),
+    "Conv3DBackpropInputV2": (
+        "conv3d_transpose",
+        NO_KERNEL + "transposed convolutions in three dimensions",
+    ),
 }
 PRODUCT = ("attention", NO_KERNEL + "batched products of two activations")
 TABLE = ("embedding", "TensorFlow reads a float table faster than it reads an int8 one and scales its rows")

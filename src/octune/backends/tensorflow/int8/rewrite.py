@@ -19,9 +19,10 @@ from octune.backends.batches import Inputs
 from octune.backends.tensorflow.clean.dense import normalise
 from octune.backends.tensorflow.clean.fold import fold, frames
 from octune.backends.tensorflow.clean.layernorm import fuse_layernorms
-from octune.backends.tensorflow.graph.graph import Array, FrozenGraph, Graph, Tap, tensor
+from octune.backends.tensorflow.graph.graph import Array, FrozenGraph, Graph, Tap
 from octune.backends.tensorflow.graph.shapes import Shapes
 from octune.backends.tensorflow.graph.weightless import Weightless, without_weights
+from octune.backends.tensorflow.int8.activations import Quantized
 from octune.backends.tensorflow.int8.emission import Emission, Piece, emit
 from octune.backends.tensorflow.int8.find import find, in_functions
 from octune.backends.tensorflow.int8.fused_op import FusedOp
@@ -163,9 +164,10 @@ class Rewriter:
             return self.alone(op, scheme, ranges)
         inner, output = self._by_itself(op.name)
         emission = inner.emit(Plan({op.name: scheme}), _of(op, ranges))
-        made = next(node for node in emission.graph if node.op == fused.kind.kernel)
-        fed = tensor(made.input[0]) if fused.receives else INPUT
-        return inner.graph_def(emission), fed, f"{made.name}:0" if fused.passes_on else output
+        piece = emission.pieces[0]
+        fed = piece.x.values if fused.receives and piece.x is not None else INPUT
+        fetched = piece.result.values if isinstance(piece.result, Quantized) and fused.passes_on else output
+        return inner.graph_def(emission), fed, fetched
 
     def correction(self, op: Op, scheme: Scheme, ranges: Ranges) -> Array | None:
         """What is added to the bias of that op in that scheme, where it is linear: what comes out is that

@@ -34,7 +34,7 @@ def alone(fused: FusedOp, graph: Graph, shapes: Shapes) -> tuple[GraphDef, str]:
         made.append(constant("alone/sizes", [-1, fused.inner]))
         made.append(node("alone/rows", "Reshape", ["alone/x", "alone/sizes"], T=tf.float32, Tshape=tf.int32))
     inputs = ["alone/rows" if fused.kind.in_rows else "alone/x", "alone/weight"]
-    made.append(fused.kind.float_node(fused.op.name, core, inputs, tf.float32))
+    made.extend(fused.kind.float_nodes(fused.op.name, core, inputs, tf.float32))
     made.append(
         constant("alone/bias", np.zeros(fused.columns, np.float32) if fused.bias is None else fused.bias)
     )

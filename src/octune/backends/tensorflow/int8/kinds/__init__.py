@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from octune.backends.tensorflow.int8.kinds.base import Kind
+from octune.backends.tensorflow.int8.kinds.built import Conv2DTranspose, Conv3D
 from octune.backends.tensorflow.int8.kinds.conv import Conv2D, DepthwiseConv2D
 from octune.backends.tensorflow.int8.kinds.matmul import MatMul
 
 __all__ = ["KINDS", "Kind", "kind_of"]
 
-KINDS: tuple[Kind, ...] = (MatMul(), Conv2D(), DepthwiseConv2D())
+KINDS: tuple[Kind, ...] = (MatMul(), Conv2D(), DepthwiseConv2D(), Conv2DTranspose(), Conv3D())
 
 
 def kind_of(op: str) -> Kind | None:

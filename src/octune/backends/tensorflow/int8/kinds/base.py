@@ -1,7 +1,7 @@
 """What the rest of the backend asks of a kind of op: how it is recognised, fused, emitted and simulated.
 
-A kind has no state. What all kinds share while a plan is applied (int8 tensors with several readers,
-constants, weights) is in the :class:`Emission` that it is handed.
+A kind has no state beyond what the shapes of an op say. What all kinds share while a plan is applied (int8
+tensors with several readers, constants, weights) is in the :class:`Emission` that it is handed.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Kind(ABC):
     name: ClassVar[str]  # as plans and reports call it
     noun: ClassVar[str]  # as messages call it
     tf_op: ClassVar[str]  # the TensorFlow op that is quantized
+    operand: ClassVar[int] = 0  # which of its inputs is the activation; the weight is the second one
     # Ops that cleaning turns into ``tf_op`` where it can; those that are left are listed with a reason.
     spellings: ClassVar[tuple[str, ...]] = ()
     # Why an op whose weight is not a constant is left alone; empty if it is not even listed.
@@ -49,6 +50,10 @@ class Kind(ABC):
     def cannot(self, core: NodeDef, weight: Array, x: Shape | None) -> str:
         """Why this op cannot be quantized, or an empty string. ``x`` is the shape of its input."""
 
+    def refined(self, weight: Array, x: Shape | None, y: Shape | None) -> Kind:
+        """The kind that an op is, now that its weight and the shapes of its input and output are known."""
+        return self
+
     def signature(self, core: NodeDef) -> str:
         """What its speed depends on, besides the weight and what is fused."""
         return ""
@@ -61,7 +66,8 @@ class Kind(ABC):
     # Its kernel outputs int8 only, in a range that must be calibrated. It is simulated when harm is measured:
     # that rounding belongs to its readers where they are int8 as well.
     outputs_int8: ClassVar[bool]
-    sum_needs_relu: ClassVar[bool]  # a residual sum is fused only with a Relu behind it
+    sums: bool = True  # a residual sum can be fused
+    sum_needs_relu: ClassVar[bool]  # but only with a Relu behind it
 
     @abstractmethod
     def fuses(self, activation: Activation) -> bool:
@@ -105,8 +111,8 @@ class Kind(ABC):
         """Add its int8 nodes to a graph."""
 
     @abstractmethod
-    def float_node(self, name: str, core: NodeDef, inputs: Sequence[str], dtype: tf.DType) -> NodeDef:
-        """The op itself on an input and an oriented weight, in fp32 or bf16."""
+    def float_nodes(self, name: str, core: NodeDef, inputs: Sequence[str], dtype: tf.DType) -> list[NodeDef]:
+        """The op itself on an input and an oriented weight, in fp32 or bf16; the last node has that name."""
 
     def simulate(self, core: NodeDef, x: Any, weight: Any) -> Any:
         """The op in float on rounded numbers, inside a graph that is being built. Asked only of kinds whose

@@ -65,15 +65,16 @@ class MatMul(Kind):
     def from_output(self, weight: NDArray[Number], shape: tuple[int, ...]) -> NDArray[Number]:
         return np.ascontiguousarray(weight.T)
 
-    def float_node(self, name: str, core: NodeDef, inputs: Sequence[str], dtype: tf.DType) -> NodeDef:
-        return node(name, "MatMul", inputs, T=dtype, transpose_a=False, transpose_b=False)
+    def float_nodes(self, name: str, core: NodeDef, inputs: Sequence[str], dtype: tf.DType) -> list[NodeDef]:
+        return [node(name, "MatMul", inputs, T=dtype, transpose_a=False, transpose_b=False)]
 
     def emit(self, emission: Emission, fused: FusedOp, scheme: Scheme) -> None:
         activations, graph = emission.activations, emission.graph
         x, source, multiplier = emission.input(fused, scheme)
         fusion = fused.summed or fused.plain
         weight, correction = emission.weight(fused, scheme, x, multiplier)
-        kernel, bias, low, high = emission.parameters(fused, weight, correction)
+        numbers = emission.numbers(fused, weight, correction)
+        kernel, bias, low, high = emission.parameters(fused.core, numbers)
         values = activations.matrix(x, fused.inner)
         output = _chain(emission, fused, fusion) if fusion.addend is None else None
         lifted = fused.lift is not None and fused.lift in fusion.members
@@ -98,7 +99,7 @@ class MatMul(Kind):
         elif lifted:
             _lift(emission, fused, fusion.tail, name, tf.float32)
         emission.pieces.append(
-            Piece(fused, scheme, fusion, source, result, weight, multiplier, x.grid, correction=correction)
+            Piece(fused, scheme, fusion, source, result, weight, multiplier, x, correction=correction)
         )
 
 
