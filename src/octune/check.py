@@ -31,7 +31,7 @@ from octune.criterion import Criterion
 from octune.data import Batches, as_batches
 from octune.errors import ConfigError, DataError, EvaluationError, summary
 from octune.evaluation.agreement import Agreement
-from octune.evaluation.evaluator import Evaluator
+from octune.evaluation.base import Evaluator
 from octune.evaluation.metrics import Metric
 from octune.evaluation.postprocess import postprocessed
 from octune.evaluation.recording import Said, recording

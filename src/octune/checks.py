@@ -11,7 +11,7 @@ from octune.config import Config, parse_config
 from octune.criterion import Absolute, Criterion, Relative
 from octune.data import Batches
 from octune.errors import ConfigError, DataError, OctuneError, summary
-from octune.evaluation.evaluator import Evaluator
+from octune.evaluation.base import Evaluator
 
 __all__ = ["check_scoring", "criterion_of", "rehearse", "with_criterion"]
 

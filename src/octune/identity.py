@@ -20,7 +20,7 @@ import numpy as np
 from octune.config import Config, Performance
 from octune.criterion import Criterion
 from octune.data import Batches
-from octune.evaluation.evaluator import Evaluator
+from octune.evaluation.base import Evaluator
 
 if TYPE_CHECKING:
     from octune.backends import Backend

@@ -32,7 +32,8 @@ from octune.engine.isolation import Isolation
 from octune.engine.stopwatch import Stopwatch
 from octune.errors import ConfigError, UnsupportedError, WorkspaceError, plural, summary
 from octune.evaluation.agreement import Agreement, AgreementEvaluator
-from octune.evaluation.evaluator import Evaluator, MetricEvaluator
+from octune.evaluation.base import Evaluator
+from octune.evaluation.evaluator import MetricEvaluator
 from octune.evaluation.function import FunctionEvaluator
 from octune.evaluation.holdout import held_items, search_items, split_batches
 from octune.evaluation.metrics import Metric

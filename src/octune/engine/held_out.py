@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from octune.criterion import Verdict
 from octune.errors import ClusterError, OctuneError, summary
-from octune.evaluation.evaluator import Evaluator
+from octune.evaluation.base import Evaluator
 from octune.evaluation.pairing import Pairing
 from octune.result import Trial
 from octune.score import Score

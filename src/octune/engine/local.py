@@ -28,7 +28,7 @@ from octune.engine.stop import Stop
 from octune.engine.stopwatch import Stopwatch
 from octune.engine.survey import Survey, kept_example
 from octune.errors import ClusterError, ConfigError, DataError, EvaluationError, OctuneError, summary
-from octune.evaluation.evaluator import Evaluator
+from octune.evaluation.base import Evaluator
 from octune.evaluation.examples import flipped
 from octune.evaluation.pairing import Pairing
 from octune.plan import Plan, Scheme

@@ -23,7 +23,8 @@ import numpy.typing as npt
 
 from octune.errors import ConfigError, EvaluationError
 from octune.evaluation.arrays import check_lengths
-from octune.evaluation.evaluator import MetricEvaluator, Runner
+from octune.evaluation.base import Runner
+from octune.evaluation.evaluator import MetricEvaluator
 from octune.evaluation.feedback import fed_back
 from octune.evaluation.metrics import Answer, Metric, Outputs
 from octune.evaluation.pairing import Pairing

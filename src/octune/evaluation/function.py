@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octune.errors import EvaluationError
-from octune.evaluation.evaluator import SEED, Evaluator
+from octune.evaluation.base import SEED, Evaluator
 from octune.evaluation.guard import as_score
 from octune.evaluation.pairing import Pairing
 from octune.evaluation.spread import Spread

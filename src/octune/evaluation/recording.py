@@ -14,7 +14,8 @@ from typing import Any
 
 from octune.data import Batches
 from octune.evaluation.agreement import Agreement, AgreementEvaluator
-from octune.evaluation.evaluator import MetricEvaluator, Runner
+from octune.evaluation.base import Runner
+from octune.evaluation.evaluator import MetricEvaluator
 from octune.evaluation.metrics import Answer, Metric
 from octune.evaluation.pairing import Pairing
 

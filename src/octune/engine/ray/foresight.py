@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from octune.engine.ray.together import Together, Wait
 from octune.errors import ClusterError
-from octune.evaluation.evaluator import Evaluator
+from octune.evaluation.base import Evaluator
 from octune.plan import Plan
 from octune.result import Trial
 from octune.score import Score

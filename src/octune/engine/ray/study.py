@@ -28,7 +28,8 @@ from octune.engine.ray.rounds import Shard
 from octune.engine.ray.together import Wait
 from octune.engine.ray.worker import Box, Parcel, Recipe
 from octune.errors import EvaluationTimeout, UnsupportedError, WorkspaceError, plural, summary
-from octune.evaluation.evaluator import Evaluator, MetricEvaluator
+from octune.evaluation.base import Evaluator
+from octune.evaluation.evaluator import MetricEvaluator
 from octune.evaluation.function import FunctionEvaluator
 from octune.evaluation.pairing import Pairing
 from octune.evaluation.spread import Answers, Spread

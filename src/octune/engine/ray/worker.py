@@ -22,7 +22,7 @@ from octune.engine.ray.kind import describe
 from octune.engine.stop import Stop
 from octune.engine.stopwatch import Stopwatch
 from octune.errors import ClusterError
-from octune.evaluation.evaluator import Evaluator
+from octune.evaluation.base import Evaluator
 from octune.evaluation.pairing import Pairing
 from octune.pinning import placed, threads_of
 from octune.plan import Op, Plan, Scheme
