@@ -213,7 +213,8 @@ def main() -> int:
 
 def repeated(shared: Path) -> int:
     """Which share of the CPU's time a harm probe takes that is asked for no op: what all workers do again."""
-    from octune.job import Job, Request
+    from octune.job import Job
+    from octune.request import Request
 
     task = {"data": {"task": "sst-2", "folder": str(shared / "data" / "glue" / "SST-2")}, "batch_size": 8}
     settings = {

@@ -13,7 +13,8 @@ import octune
 import octune.job as job_module
 from octune.criterion import Absolute, Criterion, Relative
 from octune.errors import ConfigError
-from octune.job import Job, Request
+from octune.job import Job
+from octune.request import Request
 from tests.digits import digits
 
 

@@ -20,9 +20,10 @@ from octune.coverage import Coverage, Work
 from octune.engine.events import Listener
 from octune.errors import ConfigError
 from octune.harm import Group
-from octune.job import Job, Request
+from octune.job import Job
 from octune.plan import Op, Plan, Scheme
 from octune.report.listening import listening
+from octune.request import Request
 from octune.search.space import Space
 from octune.search.start import Outlook, begin, outlook
 from octune.tune import look

@@ -23,7 +23,7 @@ from octune import sources
 from octune.backends.opened import Opened
 from octune.checks import criterion_of, with_criterion
 from octune.comparison import Check, Flip, Side
-from octune.config import Config
+from octune.config import Config, as_config
 from octune.cost.latency import Timed, Timing, compare
 from octune.cost.load import Patience
 from octune.coverage import Coverage
@@ -36,7 +36,6 @@ from octune.evaluation.metrics import Metric
 from octune.evaluation.postprocess import postprocessed
 from octune.evaluation.recording import Said, recording
 from octune.huggingface import FOLDER, has_tokenizer, origin
-from octune.job import as_config
 from octune.machine import probe_machine
 from octune.matching import Pair
 from octune.opening import open_model

@@ -12,7 +12,7 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,54 +22,27 @@ from typing import Any
 from octune import huggingface, sources
 from octune.backends import Backend, Settings, as_onnx, backend_for
 from octune.checks import check_scoring, criterion_of, rehearse, with_criterion
-from octune.config import Config, load_config, match_ops, parse_config
+from octune.config import Config, as_config, match_ops
 from octune.cost.latency import Timing
-from octune.criterion import Criterion
 from octune.data import Batches, as_batches
 from octune.engine import Journal, Stop, Study
 from octune.engine.events import Listener
 from octune.engine.isolation import Isolation
 from octune.engine.stopwatch import Stopwatch
 from octune.errors import ConfigError, UnsupportedError, WorkspaceError, plural, summary
-from octune.evaluation.agreement import Agreement, AgreementEvaluator
-from octune.evaluation.base import Evaluator
-from octune.evaluation.evaluator import MetricEvaluator
-from octune.evaluation.function import FunctionEvaluator
-from octune.evaluation.holdout import held_items, search_items, split_batches
-from octune.evaluation.metrics import Metric
-from octune.evaluation.postprocess import postprocessed
+from octune.evaluation.agreement import Agreement
 from octune.folders import check_writable
 from octune.identity import identity
 from octune.machine import probe_machine
+from octune.request import Request
+from octune.scoring import evaluators_of, without_labels
 from octune.scratch import sweep
 from octune.search import STRATEGIES, Space, Strategy
 from octune.sizes import sizes_of
 from octune.sources import Materials
 from octune.trust import digest_of_name, remember
 
-__all__ = ["Job", "Request", "as_config", "came_from", "settings_of"]
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a user asks for: the arguments of :func:`octune.tune`, any of which may come from the
-    configuration instead.
-
-    With ``unchecked`` nothing is scored. Without ``workspace`` nothing is written, whatever the configuration
-    says.
-    """
-
-    model: Any = None
-    calibration: Any = None
-    evaluate: Callable[..., Any] | None = None
-    metric: str | Metric | Callable[..., Any] | None = None
-    evaluation: Any = None
-    criterion: Criterion | float | str | Mapping[str, Any] | None = None
-    certify: str | None = None
-    config: Config | str | Path | dict[str, Any] | None = None
-    listener: Listener | None = None
-    unchecked: bool = False
-    workspace: bool = True
+__all__ = ["Job", "came_from", "settings_of"]
 
 
 @dataclass
@@ -106,7 +79,7 @@ class Job:
             or request.evaluate is not None
             or materials.metric not in (None, Agreement.name)
         )
-        unlabelled = () if labelled else _without_labels(materials, config)
+        unlabelled = () if labelled else without_labels(materials, config)
         settings = settings_of(config, materials)
         origin = came_from(config, materials)  # a converted model does not know it any more
         if config.model is not None and config.model.target == "onnx":
@@ -132,14 +105,14 @@ class Job:
         unlabelled: Sequence[str],
     ) -> Job:
         calibration_batches = (
-            as_batches(materials.calibration, role="calibration", limit=_limit(config))
+            as_batches(materials.calibration, role="calibration", limit=config.calibration.most_batches)
             if materials.calibration is not None
             else None
         )
         certify = request.certify or config.criterion.certify
         if certify not in (None, "holdout"):
             raise ConfigError(f"certify must be 'holdout' or be left out. Got {certify!r} instead.")
-        evaluator, certifier, evaluation_batches = _evaluators(
+        evaluator, certifier, evaluation_batches = evaluators_of(
             backend, request, materials, config, certify is not None
         )
         notes = [
@@ -280,15 +253,6 @@ def _on_ray(parts: tuple[Any, ...], config: Config, materials: Materials, settin
     return study
 
 
-def as_config(config: Config | str | Path | dict[str, Any] | None) -> Config:
-    """A configuration in memory, whichever way it was given."""
-    if config is None:
-        return Config()
-    if isinstance(config, Config):
-        return config
-    return load_config(config) if isinstance(config, str | Path) else parse_config(config, source="config")
-
-
 def _command() -> str:
     """What was typed to start this process; nothing where it was Python itself, a notebook for example."""
     program = Path(sys.argv[0]).name if sys.argv else ""
@@ -355,88 +319,10 @@ def _refuse_unimplemented(config: Config) -> None:
         )
 
 
-def _evaluators(
-    backend: Backend, request: Request, materials: Materials, config: Config, certify: bool
-) -> tuple[Evaluator, Evaluator | None, Batches | None]:
-    """The evaluator of the search, the one on data held out of it, and the evaluation data, where it is
-    known.
-    """
-    limit, seed, evaluate = config.tuning.trial_timeout, config.tuning.random_seed, request.evaluate
-    if request.unchecked:
-        return FunctionEvaluator(lambda model: 0.0), None, None
-    if evaluate is not None:
-        if config.evaluation.outputs:
-            raise ConfigError(
-                "evaluation.outputs names what a metric reads, and evaluate= reads the outputs itself. Leave "
-                "one of them out."
-            )
-        batches = None
-        if materials.evaluation is not None:
-            batches = as_batches(materials.evaluation, role="evaluation")
-        if not certify:
-            return FunctionEvaluator(evaluate, limit, seed), None, batches
-        search, held = (
-            FunctionEvaluator(evaluate, limit, seed, partial(items, seed=seed))
-            for items in (search_items, held_items)
-        )
-        return search, held, batches
-    if materials.metric is None or materials.evaluation is None:
-        missing = "evaluation data" if materials.evaluation is None else "a metric"
-        raise ConfigError(
-            f"There is no way to score the model: {missing} is missing. Give evaluate=fn, or metric= and "
-            "evaluation= (in a file: evaluation.data and evaluation.metric); octune.quantize() applies a "
-            "plan without checking."
-        )
-    metric = (
-        materials.metric
-        if isinstance(materials.metric, Metric)
-        else sources.make_metric(materials.metric, config.evaluation.metric_options)
-    )
-    metric = postprocessed(metric, config.evaluation.postprocess or {})
-    batches = as_batches(materials.evaluation, role="evaluation")
-    named = config.evaluation.data
-    if request.evaluation is None and named is not None and named.factory is not None:
-        batches.again = partial(sources.made_data, named.factory)
-    kind = AgreementEvaluator if isinstance(metric, Agreement) else MetricEvaluator
-    by = partial(kind, outputs=config.evaluation.outputs)
-    if not certify:
-        return by(backend, batches, metric, limit, config.evaluation.samples, seed), None, batches
-    if config.evaluation.samples is not None:
-        raise ConfigError(
-            "certify: holdout and evaluation.samples cannot be combined. Leave one out, or give less data."
-        )
-    to_search, to_hold = split_batches(batches, seed)
-    return (
-        by(backend, to_search, metric, limit, seed=seed),
-        by(backend, to_hold, metric, limit, seed=seed),
-        batches,
-    )
-
-
-def _without_labels(materials: Materials, config: Config) -> tuple[str, ...]:
-    """Without a metric or an evaluate function, fp32's answers are what counts. Without evaluation data, half
-    of the calibration data judges.
-    """
-    if materials.evaluation is None and materials.calibration is None:
-        return ()  # nothing to compare on either: the missing data is refused further on
-    materials.metric = Agreement(**config.evaluation.metric_options)
-    notes = [
-        "NO LABELS: nothing says how to score the model, so the criterion is agreement with fp32, not "
-        "accuracy"
-    ]
-    if materials.evaluation is None:
-        kept = list(as_batches(materials.calibration, role="calibration", limit=_limit(config)))
-        separate = len(kept) > 1
-        materials.calibration, materials.evaluation = (kept[::2], kept[1::2]) if separate else (kept, kept)
-        if separate:
-            notes.append("no evaluation data: every second calibration batch judges, and does not calibrate")
-    return tuple(notes)
-
-
 def _as_onnx(materials: Materials, config: Config, settings: Settings) -> tuple[Any, Settings]:
     """The model converted, with the first batch of the data as its example, and the settings for it."""
     if materials.calibration is not None:
-        batches = as_batches(materials.calibration, role="calibration", limit=_limit(config))
+        batches = as_batches(materials.calibration, role="calibration", limit=config.calibration.most_batches)
         if isinstance(materials.calibration, Iterator):  # drawn into memory: it can be walked only once
             materials.calibration = batches
     elif materials.evaluation is not None:
@@ -447,8 +333,3 @@ def _as_onnx(materials: Materials, config: Config, settings: Settings) -> tuple[
             "calibration=."
         )
     return as_onnx(materials.model, settings, batches.first())
-
-
-def _limit(config: Config) -> int:
-    """More batches than this are never needed, whatever their size: it is what stops an endless generator."""
-    return max(config.calibration.batches or config.calibration.samples)

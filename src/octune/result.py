@@ -23,8 +23,8 @@ from octune.score import Score
 if TYPE_CHECKING:
     from octune.backends.base import Writer
     from octune.evidence import Evidence
-    from octune.job import Request
     from octune.report.data import Tables
+    from octune.request import Request
 
 __all__ = ["Result", "Saving", "Trial", "fp32_beside"]
 

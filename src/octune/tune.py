@@ -14,7 +14,7 @@ from typing import Any
 
 from octune.calibration import Ranges
 from octune.choice import fastest_passing
-from octune.config import Config
+from octune.config import Config, as_config
 from octune.cost import weight_bytes
 from octune.cost.latency import FP32
 from octune.cost.load import BUSY
@@ -25,11 +25,12 @@ from octune.engine.events import Listener
 from octune.evaluation.metrics import Metric
 from octune.evidence import Evidence
 from octune.final import final_round
-from octune.job import Job, Request, as_config
+from octune.job import Job
 from octune.plan import Op, Plan, Scheme
 from octune.quantized import remember
 from octune.replay import record
 from octune.report.listening import listening
+from octune.request import Request
 from octune.result import Result, Saving, fp32_beside
 from octune.search import Space, Strategy
 from octune.search.options import legal_ops

@@ -18,8 +18,9 @@ import yaml
 import octune
 from octune.engine import apart, isolation
 from octune.errors import ConfigError, UnsupportedError
-from octune.job import Job, Request
+from octune.job import Job
 from octune.plan import Plan, Scheme
+from octune.request import Request
 from octune.result import Trial
 from tests.scripts import load_script
 

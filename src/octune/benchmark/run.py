@@ -23,11 +23,10 @@ from typing import Any
 from octune.benchmark.instance import Instance, ask_all
 from octune.benchmark.outcome import Bench, Row, Subject
 from octune.benchmark.request import Pace, Request, Size
-from octune.config import Config
+from octune.config import Config, as_config
 from octune.cost.latency import LONG, Latency, Speedup, in_turns, undisturbed
 from octune.cost.load import Patience
 from octune.errors import DataError, OctuneError, UnsupportedError
-from octune.job import as_config
 from octune.machine import probe_machine
 
 __all__ = ["bench"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from octune.config.dialects import detect_dialect
 from octune.config.inputs import Calibration, DataSource, Evaluation, ModelSource
 from octune.config.limits import OpOptions, Quantization, TensorOptions
-from octune.config.load import load_config, parse_config
+from octune.config.load import as_config, load_config, parse_config
 from octune.config.ops import match_ops
 from octune.config.schema import Config, CriterionSection, Engine, Performance, Tuning, Workspace
 
@@ -31,6 +31,7 @@ __all__ = [
     "TensorOptions",
     "Tuning",
     "Workspace",
+    "as_config",
     "detect_dialect",
     "load_config",
     "match_ops",

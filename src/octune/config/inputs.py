@@ -155,6 +155,11 @@ class Calibration(Section):
     )
     batch_size: Positive = Field(8, description="Samples in a batch of data that Octune reads.")
 
+    @property
+    def most_batches(self) -> int:
+        """More are never needed, whatever their size: it is what stops an endless generator."""
+        return max(self.batches or self.samples)
+
 
 class Evaluation(Section):
     """How a model is scored, when no scoring function is handed over in Python."""

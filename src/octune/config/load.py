@@ -63,6 +63,15 @@ def parse_config(content: str | Mapping[str, Any], source: str | None = None) ->
     return _build(document, source)
 
 
+def as_config(config: Config | str | Path | dict[str, Any] | None) -> Config:
+    """A configuration in memory, whichever way it was given."""
+    if config is None:
+        return Config()
+    if isinstance(config, Config):
+        return config
+    return load_config(config) if isinstance(config, str | Path) else parse_config(config, source="config")
+
+
 def _build(document: Document, source: str) -> Config:
     dialect = detect_dialect(document.data)
     done = None if dialect == "native" else to_native(dialect, document.data)

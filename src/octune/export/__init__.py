@@ -27,7 +27,7 @@ from octune.export.triton import TRITON
 from octune.scratch import scratch
 
 if TYPE_CHECKING:
-    from octune.job import Request
+    from octune.request import Request
     from octune.result import Result
 
 __all__ = ["LAYOUTS", "export", "layout_named", "save_as"]
@@ -63,7 +63,7 @@ def export(
     and its data as to :func:`octune.tune` (``calibration``, ``evaluation``, ``metric``, ``criterion``,
     ``config``). Without a metric it must agree with fp32.
     """
-    from octune.job import Request
+    from octune.request import Request
 
     chosen = layout_named(layout)
     name = name or (None if chosen.per_model else Path(output).resolve().name)

@@ -18,7 +18,7 @@ from octune.folders import check_replaceable, complete_or_absent, sums
 from octune.trust import made_here
 
 if TYPE_CHECKING:
-    from octune.job import Request
+    from octune.request import Request
     from octune.result import Result
 
 __all__ = ["Layout", "Saved"]

@@ -23,7 +23,7 @@ from octune.plan import Plan, Scheme
 if TYPE_CHECKING:
     from octune.comparison import Check
     from octune.config import Config
-    from octune.job import Request
+    from octune.request import Request
 
 __all__ = ["LITERT"]
 
@@ -33,7 +33,7 @@ FILE = "model.tflite"
 def _twin(saved: Saved, request: Request, place: Path) -> Saved:
     """The file, made and scored; CriterionError if it misses the criterion."""
     from octune.check import check
-    from octune.job import as_config
+    from octune.config import as_config
 
     config = as_config(request.config)
     source = request.model if request.model is not None else (config.model and config.model.path)

@@ -15,12 +15,13 @@ from typing import Any
 
 from octune import artifact
 from octune.backends.select import backend_named
-from octune.config import Config
+from octune.config import Config, as_config
 from octune.criterion import Criterion
 from octune.errors import CriterionError, UnsupportedError, short
 from octune.export.base import Saved
-from octune.job import Job, Request, as_config
+from octune.job import Job
 from octune.plan import Plan
+from octune.request import Request
 from octune.result import Result
 from octune.same_plan import same_plan
 from octune.search import Space
