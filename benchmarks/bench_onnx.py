@@ -27,8 +27,8 @@ from bench_octune import Calibrated, calibrated
 from bench_speed import Built, Contender
 from bench_subject import Inputs, Subject
 
-from octune.backends.base import Settings
 from octune.backends.onnx import OnnxBackend
+from octune.backends.terms import Settings
 from octune.backends.torch.to_onnx import to_onnx
 
 __all__ = ["COLUMNS", "CONTENDERS", "Preparation", "export", "prepare", "session_runner"]

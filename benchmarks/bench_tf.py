@@ -26,9 +26,9 @@ from bench_speed import Built, Contender
 from bench_subject import POSITIONS, VOCABULARY, Inputs, Subject, text
 from safetensors.numpy import save_file
 
-from octune.backends.base import Settings
 from octune.backends.tensorflow.backend import TensorFlowBackend
 from octune.backends.tensorflow.graph.worker import Worker
+from octune.backends.terms import Settings
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples" / "tensorflow" / "bert_squad"))
 from model import classifier_graph

@@ -22,7 +22,7 @@ from bench_octune import Calibrated, calibrated
 from bench_speed import Built, Contender
 from bench_subject import Inputs, Subject
 
-from octune.backends.base import Settings
+from octune.backends.terms import Settings
 from octune.backends.torch import TorchBackend
 
 __all__ = ["COLUMNS", "CONTENDERS", "prepare"]

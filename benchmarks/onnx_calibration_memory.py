@@ -27,8 +27,8 @@ AMOUNTS = Amounts((8, 384), (4, 16, 64), (2, 4, 8), tolerance=32.0, limit=2048.0
 
 def open_backend(quick: bool, threads: int) -> Backend:
     """From a file that was written by another process: exporting takes memory of its own."""
-    from octune.backends.base import Settings
     from octune.backends.onnx import OnnxBackend
+    from octune.backends.terms import Settings
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.onnx"

@@ -72,8 +72,8 @@ def make(folder: Path, options: argparse.Namespace) -> list[Path]:
     import bench_tf
     from bench_octune import calibrated
 
-    from octune.backends.base import Settings
     from octune.backends.tensorflow.backend import TensorFlowBackend
+    from octune.backends.terms import Settings
 
     title, _, hidden = bench_tf.SIZES["bert-base"]
     bench_tf.SIZES["bert-base"] = (title, options.layers, hidden)

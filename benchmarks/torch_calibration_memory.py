@@ -23,7 +23,7 @@ AMOUNTS = Amounts((8, 128), (4, 16, 64), (2, 8, 16), tolerance=4.0)
 def open_backend(quick: bool, threads: int) -> Backend:
     from bench_models import bert
 
-    from octune.backends.base import Settings
+    from octune.backends.terms import Settings
     from octune.backends.torch import TorchBackend
 
     return TorchBackend(bert(num_hidden_layers=2 if quick else 12), Settings(threads=threads))

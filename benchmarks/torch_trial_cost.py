@@ -31,7 +31,7 @@ def main() -> int:
     from bench_octune import calibrated
     from bench_subject import tokens
 
-    from octune.backends.base import Settings
+    from octune.backends.terms import Settings
     from octune.backends.torch import TorchBackend
     from octune.data import as_batches
     from octune.evaluation import get_metric

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from octune.artifact import MANIFEST, manifest, needs_limits, sealed, write_manifest
-from octune.backends.base import Outputs
 from octune.backends.opened import Source
 from octune.backends.select import backend_named
+from octune.backends.terms import Outputs
 from octune.benchmark.inputs import MadeInputs
 from octune.errors import ArtifactError
 from octune.folders import complete_or_absent, sums

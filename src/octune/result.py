@@ -21,7 +21,7 @@ from octune.plan import Op, Plan, Scheme
 from octune.score import Score
 
 if TYPE_CHECKING:
-    from octune.backends.base import Writer
+    from octune.backends.terms import Writer
     from octune.evidence import Evidence
     from octune.report.data import Tables
     from octune.request import Request

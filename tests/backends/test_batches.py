@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octune.backends.base import Backend, Settings, notes_on
+from octune.backends.base import Backend
 from octune.backends.batches import Fitting, Inputs, Slot, find_mask, real_rows
 from octune.backends.select import backend_for
+from octune.backends.terms import Settings, notes_on
 from octune.calibration import collect
 from octune.errors import DataError
 from octune.plan import Op, Scheme

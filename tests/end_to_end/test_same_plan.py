@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octune.backends.base import Backend, Settings
+from octune.backends.base import Backend
+from octune.backends.terms import Settings
 from octune.calibration import Ranges, collect
 from octune.plan import Plan, Scheme
 from octune.tasks import load_task

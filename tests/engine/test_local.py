@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 from octune.artifact import manifest
-from octune.backends.base import Backend, Finalist, Settings, Visit, Writer
+from octune.backends.base import Backend
 from octune.backends.batches import Inputs
+from octune.backends.terms import Finalist, Settings, Visit, Writer
 from octune.calibration import Ranges
 from octune.choice import fastest_passing
 from octune.config import Config, parse_config

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from octune import Result
-from octune.backends.base import Servable, Tensor
+from octune.backends.terms import Servable, Tensor
 from octune.errors import ArtifactError, ConfigError, UnsupportedError
 from octune.export import LAYOUTS, export
 from octune.export.triton import model_config

@@ -129,8 +129,8 @@ def test_litert_follows_the_plan(folder: Path, fp32: Path, tmp_path: Path) -> No
 
 
 def test_litert_computes_gelu(tmp_path: Path) -> None:
-    from octune.backends.base import Settings
     from octune.backends.tensorflow.backend import TensorFlowBackend
+    from octune.backends.terms import Settings
 
     with tf.Graph().as_default() as graph:
         x = tf.compat.v1.placeholder(tf.float32, [None, 8], name="x")

@@ -2,7 +2,8 @@
 brought.
 """
 
-from octune.backends.base import Backend, Outputs, Settings
+from octune.backends.base import Backend
 from octune.backends.select import as_onnx, backend_for, backend_named
+from octune.backends.terms import Outputs, Settings
 
 __all__ = ["Backend", "Outputs", "Settings", "as_onnx", "backend_for", "backend_named"]

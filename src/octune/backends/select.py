@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from octune.backends.base import Backend, Settings
+from octune.backends.base import Backend
+from octune.backends.terms import Settings
 from octune.errors import MissingDependency, ModelError, UnsupportedError
 from octune.machine import probe_machine
 

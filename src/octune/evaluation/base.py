@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, Self
 
-from octune.backends.base import Outputs
+from octune.backends.terms import Outputs
 from octune.evaluation.examples import Example, Models
 from octune.evaluation.guard import as_score, call_limited
 from octune.evaluation.pairing import Pairing

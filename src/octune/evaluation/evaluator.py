@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from octune.backends.base import Outputs
+from octune.backends.terms import Outputs
 from octune.data import Batches
 from octune.errors import DataError, EvaluationError, OctuneError, plural
 from octune.evaluation.base import SEED, Evaluator, Runner

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from octune import huggingface
 from octune.artifact import manifest
-from octune.backends.base import Servable
 from octune.backends.select import backend_named
+from octune.backends.terms import Servable
 from octune.errors import ConfigError, UnsupportedError
 from octune.folders import check_replaceable, complete_or_absent, sums
 from octune.trust import made_here

@@ -11,8 +11,8 @@ from pathlib import Path
 from shutil import copyfile
 from typing import TYPE_CHECKING, Any
 
-from octune.backends.base import Servable, Settings
 from octune.backends.select import backend_named
+from octune.backends.terms import Servable, Settings
 from octune.criterion import Criterion
 from octune.errors import ConfigError, CriterionError, UnsupportedError
 from octune.export.base import Layout, Saved

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from octune.backends.base import Servable, Tensor
+from octune.backends.terms import Servable, Tensor
 from octune.errors import UnsupportedError
 from octune.export.base import Layout, Saved
 from octune.export.twin import onnx_twin

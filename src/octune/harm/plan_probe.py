@@ -21,7 +21,8 @@ from octune.harm.probe import output_change
 from octune.plan import Plan
 
 if TYPE_CHECKING:
-    from octune.backends.base import Backend, Outputs
+    from octune.backends.base import Backend
+    from octune.backends.terms import Outputs
     from octune.engine.journal import Journal
 
 __all__ = ["WORST", "PlanProbe"]

@@ -18,7 +18,8 @@ from octune.calibration import Ranges
 from octune.plan import Plan, Scheme
 
 if TYPE_CHECKING:
-    from octune.backends.base import Backend, Outputs
+    from octune.backends.base import Backend
+    from octune.backends.terms import Outputs
 
 __all__ = ["largest_change", "output_change", "output_spread", "probe"]
 

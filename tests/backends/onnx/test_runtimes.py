@@ -13,7 +13,6 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from octune.backends.base import Settings
 from octune.backends.onnx import backend as backend_module
 from octune.backends.onnx import runtimes, storage
 from octune.backends.onnx.backend import OnnxBackend
@@ -22,6 +21,7 @@ from octune.backends.onnx.runtimes import RUNTIMES, OnnxModel, Runtime
 from octune.backends.onnx.runtimes.base import Port
 from octune.backends.onnx.source import open_model
 from octune.backends.opened import Source
+from octune.backends.terms import Settings
 from octune.calibration import Ranges
 from octune.engine.forms import FLOAT_PRECISION
 from octune.harm.probe import largest_change

@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 from sklearn.neural_network import MLPClassifier
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-from octune.backends.base import Settings
+from octune.backends.terms import Settings
 
 v1 = tf.compat.v1
 Arrays = list[np.ndarray[Any, Any]]

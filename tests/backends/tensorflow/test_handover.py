@@ -13,11 +13,11 @@ import pytest
 import tensorflow as tf
 
 from octune import opening
-from octune.backends.base import Settings
 from octune.backends.tensorflow.model import nested
 from octune.backends.tensorflow.model.handover import Handover, Taken, is_model, take
 from octune.backends.tensorflow.model.metagraph import MetaGraph
 from octune.backends.tensorflow.model.sources import open_model
+from octune.backends.terms import Settings
 from octune.errors import ModelError
 from tests.backends.tensorflow import subjects
 from tests.backends.tensorflow.subjects import digits, v1

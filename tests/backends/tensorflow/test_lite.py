@@ -13,10 +13,10 @@ import pytest
 import tensorflow as tf
 
 import octune
-from octune.backends.base import Settings
 from octune.backends.tensorflow.backend import TensorFlowBackend
 from octune.backends.tensorflow.model import storage
 from octune.backends.tensorflow.model.lite import Lite, lite_of
+from octune.backends.terms import Settings
 from octune.calibration import Ranges
 from octune.cost.latency import Speedup, Timed
 from octune.engine.stopwatch import Stopwatch

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from octune.backends.base import Settings
 from octune.backends.batches import Fitting, Slot
 from octune.backends.tensorflow.graph.sessions import Sessions
 from octune.backends.tensorflow.model.freeze import as_graph
 from octune.backends.tensorflow.model.handover import take
 from octune.backends.tensorflow.model.pipeline import Feed, Pipeline
+from octune.backends.terms import Settings
 from octune.errors import DataError
 from tests.backends.tensorflow import subjects
 from tests.backends.tensorflow.subjects import PIPELINE, digits, v1

@@ -15,7 +15,6 @@ import pytest
 import tensorflow as tf
 
 import octune
-from octune.backends.base import Settings
 from octune.backends.tensorflow.backend import TensorFlowBackend
 from octune.backends.tensorflow.graph.graph import FrozenGraph
 from octune.backends.tensorflow.graph.sessions import Sessions
@@ -23,6 +22,7 @@ from octune.backends.tensorflow.graph.worker import Worker, _search_path
 from octune.backends.tensorflow.int8.rewrite import Rewriter
 from octune.backends.tensorflow.int8.streams import streams_of
 from octune.backends.tensorflow.model.freeze import as_graph
+from octune.backends.terms import Settings
 from octune.calibration import Ranges
 from octune.errors import ModelError, UnsupportedError
 from octune.plan import Plan, Scheme

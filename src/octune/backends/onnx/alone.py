@@ -13,13 +13,13 @@ from functools import partial
 import numpy as np
 from onnx import TensorProto, helper
 
-from octune.backends.base import OUTPUT, B
 from octune.backends.onnx.graph import Array, Model, View, headed_like
 from octune.backends.onnx.insert import quantized_graph
 from octune.backends.onnx.kinds import Found
 from octune.backends.onnx.runtimes import ONNX_RUNTIME, session
 from octune.backends.onnx.smoothing import SmoothingGroups
 from octune.backends.onnx.weights import Int8Weights
+from octune.backends.terms import OUTPUT, B
 from octune.calibration import Ranges
 from octune.plan import Plan, Scheme
 

@@ -11,17 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from octune.backends.base import (
-    Backend,
-    Finalist,
-    Outputs,
-    SelfTest,
-    Servable,
-    Settings,
-    Visit,
-    Writer,
-    notes_on,
-)
+from octune.backends.base import Backend
 from octune.backends.batches import Fitting, Inputs
 from octune.backends.onnx import storage
 from octune.backends.onnx.alone import alone
@@ -49,6 +39,7 @@ from octune.backends.onnx.source import batch_is_free, inferred, input_slots, no
 from octune.backends.onnx.weights import Int8Weights
 from octune.backends.onnx.work import counted
 from octune.backends.opened import Opened, Source
+from octune.backends.terms import Finalist, Outputs, SelfTest, Servable, Settings, Visit, Writer, notes_on
 from octune.calibration import Ranges
 from octune.coverage import Work
 from octune.errors import DataError, ModelError, UnsupportedError, summary

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from onnx import GraphProto, ModelProto
 
-from octune.backends.base import Outputs, Settings
 from octune.backends.batches import Inputs
 from octune.backends.onnx.backend import OnnxBackend
 from octune.backends.onnx.graph import subgraphs
 from octune.backends.onnx.runtimes import OnnxModel, session
 from octune.backends.onnx.source import open_model
 from octune.backends.onnx.storage import load, save
+from octune.backends.terms import Outputs, Settings
 from octune.calibration import Ranges
 from octune.errors import UnsupportedError
 from octune.plan import Plan

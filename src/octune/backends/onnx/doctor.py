@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from octune.backends.base import Backend, SelfTest
+from octune.backends.base import Backend
+from octune.backends.terms import SelfTest
 from octune.calibration import collect
 from octune.cost import interleaved
 from octune.plan import Plan, Scheme

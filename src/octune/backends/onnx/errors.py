@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnxruntime as ort
 
-from octune.backends.base import OUTPUT
 from octune.backends.onnx.graph import Array, Model
 from octune.backends.onnx.kinds import Found
 from octune.backends.onnx.runtimes import session
 from octune.backends.onnx.smoothing import SmoothingGroups, output_range
 from octune.backends.onnx.weights import Int8Weights
+from octune.backends.terms import OUTPUT
 from octune.calibration import choose_range
 from octune.int8 import Grid
 from octune.plan import Scheme

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from octune.backends.base import OUTPUT
 from octune.backends.onnx.activation import feeds_activation
 from octune.backends.onnx.constant_writer import ConstantWriter
 from octune.backends.onnx.edit import Edit
@@ -32,6 +31,7 @@ from octune.backends.onnx.kinds import Found
 from octune.backends.onnx.runtimes import Runtime
 from octune.backends.onnx.smoothing import SmoothingEdit, SmoothingGroups, output_range
 from octune.backends.onnx.weights import Int8Weights
+from octune.backends.terms import OUTPUT
 from octune.calibration import choose_range
 from octune.errors import PlanError
 from octune.int8 import LARGEST, Grid

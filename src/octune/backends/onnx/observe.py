@@ -13,12 +13,12 @@ from collections.abc import Iterable, Sequence
 import onnxruntime as ort
 from onnx import ValueInfoProto
 
-from octune.backends.base import Visit
 from octune.backends.batches import Inputs, real_rows
 from octune.backends.onnx.edit import Edit
 from octune.backends.onnx.graph import Array, Model, View
 from octune.backends.onnx.kinds import Found, Tap
 from octune.backends.onnx.runtimes import session
+from octune.backends.terms import Visit
 
 __all__ = ["Observer", "tapped"]
 

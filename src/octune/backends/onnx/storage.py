@@ -16,9 +16,9 @@ from typing import Any
 import onnx
 from onnx.helper import tensor_dtype_to_np_dtype
 
-from octune.backends.base import Servable, Tensor
 from octune.backends.onnx.files import GRAPH, check_data, write_graph
 from octune.backends.onnx.runtimes import ONNX_RUNTIME, RUNTIMES, OnnxModel, named
+from octune.backends.terms import Servable, Tensor
 from octune.errors import ArtifactError
 from octune.machine import probe_machine
 

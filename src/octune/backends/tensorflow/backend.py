@@ -16,17 +16,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.util import _pywrap_util_port
 
-from octune.backends.base import (
-    Backend,
-    Finalist,
-    Outputs,
-    SelfTest,
-    Servable,
-    Settings,
-    Visit,
-    Writer,
-    notes_on,
-)
+from octune.backends.base import Backend
 from octune.backends.batches import Fitting, Inputs
 from octune.backends.opened import Opened, Source
 from octune.backends.tensorflow.doctor import self_test
@@ -44,6 +34,7 @@ from octune.backends.tensorflow.opened import opened
 from octune.backends.tensorflow.probe.harm import first_order_harm
 from octune.backends.tensorflow.probe.refusals import refused_schemes
 from octune.backends.tensorflow.probe.watching import Watcher
+from octune.backends.terms import Finalist, Outputs, SelfTest, Servable, Settings, Visit, Writer, notes_on
 from octune.calibration import Ranges
 from octune.coverage import Work
 from octune.errors import DataError

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from octune.backends.base import SelfTest
 from octune.backends.tensorflow.graph.graph import FrozenGraph
 from octune.backends.tensorflow.graph.sessions import new_session
 from octune.backends.tensorflow.int8.rewrite import Rewriter
 from octune.backends.tensorflow.int8.support import support
 from octune.backends.tensorflow.model.freeze import as_graph
+from octune.backends.terms import SelfTest
 from octune.calibration import Observer, Ranges
 from octune.cost.latency import interleaved
 from octune.plan import Scheme

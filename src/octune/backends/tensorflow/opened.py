@@ -12,7 +12,6 @@ import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from octune.backends.base import Settings
 from octune.backends.batches import Fitting, Inputs, Slot
 from octune.backends.litert.opened import OpenedTflite
 from octune.backends.opened import Array, Covered, Opened, Port, Source, bytes_of, free_rows
@@ -26,6 +25,7 @@ from octune.backends.tensorflow.model.lite import lite_of
 from octune.backends.tensorflow.model.metagraph import DEFAULT_SIGNATURE, MetaGraph
 from octune.backends.tensorflow.model.storage import load
 from octune.backends.tensorflow.probe.work import counted
+from octune.backends.terms import Settings
 from octune.coverage import Work
 from octune.errors import ModelError
 

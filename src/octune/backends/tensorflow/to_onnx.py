@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from octune.backends.base import Settings
 from octune.backends.batches import Fitting
 from octune.backends.onnx.converted import EXPORT_OPSET, check_answers, rename
 from octune.backends.tensorflow.graph.sessions import new_session
 from octune.backends.tensorflow.model.freeze import as_graph
 from octune.backends.tensorflow.model.handover import take
 from octune.backends.tensorflow.model.pipeline import Pipeline
+from octune.backends.terms import Settings
 from octune.errors import UnsupportedError, summary
 
 __all__ = ["to_onnx"]

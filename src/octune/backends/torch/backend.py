@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from octune.backends.base import (
+from octune.backends.base import Backend
+from octune.backends.batches import Inputs, Mask, real_rows
+from octune.backends.opened import Opened, Source
+from octune.backends.terms import (
     OUTPUT,
-    Backend,
     Finalist,
     Outputs,
     Recompiled,
@@ -25,8 +27,6 @@ from octune.backends.base import (
     Writer,
     notes_on,
 )
-from octune.backends.batches import Inputs, Mask, real_rows
-from octune.backends.opened import Opened, Source
 from octune.backends.torch import storage
 from octune.backends.torch.batches import Trying, named_outputs, the_input
 from octune.backends.torch.batchnorm import fold_batchnorms

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from octune.backends.base import SelfTest
+from octune.backends.terms import SelfTest
 from octune.backends.torch.kinds import Linear
 from octune.calibration import Observer
 from octune.cost.latency import interleaved

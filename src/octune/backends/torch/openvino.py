@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from octune.backends.base import Settings
 from octune.backends.batches import Inputs
+from octune.backends.terms import Settings
 from octune.calibration import Ranges
 from octune.errors import UnsupportedError
 from octune.plan import Plan

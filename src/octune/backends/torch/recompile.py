@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from octune.backends.base import Recompiled
 from octune.backends.batches import Inputs
+from octune.backends.terms import Recompiled
 from octune.backends.torch.archive import read_program
 from octune.backends.torch.batches import named_outputs
 from octune.backends.torch.compiled import CompiledModel, Signature, compile_model, compile_program

@@ -16,7 +16,7 @@ from itertools import islice
 from operator import length_hint
 from typing import Any
 
-from octune.backends.base import Settings
+from octune.backends.terms import Settings
 from octune.calibration import Ranges
 from octune.cost.latency import FP32, Latency, Speedup, Timed
 from octune.engine.local import Study

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import NodeProto, TensorProto
 
-from octune.backends.base import B
 from octune.backends.onnx.graph import Array, View
 from octune.backends.onnx.kinds.base import Found, Kind, Tap
+from octune.backends.terms import B
 from octune.int8 import Grid
 from octune.plan import Op, Scheme
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from onnx import NodeProto
 
-from octune.backends.base import OUTPUT
 from octune.backends.onnx.graph import Array, View
+from octune.backends.terms import OUTPUT
 from octune.plan import Op, Scheme
 
 if TYPE_CHECKING:

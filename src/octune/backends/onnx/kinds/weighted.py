@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import NodeProto
 
-from octune.backends.base import OUTPUT
 from octune.backends.onnx.graph import Array, View
 from octune.backends.onnx.kinds.base import Found, Kind
+from octune.backends.terms import OUTPUT
 from octune.int8 import LARGEST, Grid
 from octune.plan import Op, Scheme
 from octune.repair import repairs_of

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from octune.backends.base import OUTPUT
 from octune.backends.onnx.graph import Array, View
 from octune.backends.onnx.kinds import Found
 from octune.backends.onnx.smoothing.target import SmoothingTarget, find_target
+from octune.backends.terms import OUTPUT
 from octune.calibration import Ranges, TensorStats
 from octune.repair import Smoothing, shared_smoothing
 

@@ -14,7 +14,6 @@ from functools import cached_property
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from octune.backends.base import OUTPUT
 from octune.backends.batches import Inputs
 from octune.backends.tensorflow.clean.dense import normalise
 from octune.backends.tensorflow.clean.fold import fold, frames
@@ -33,6 +32,7 @@ from octune.backends.tensorflow.int8.support import Support, support
 from octune.backends.tensorflow.int8.weights import Weights
 from octune.backends.tensorflow.probe.alone import INPUT, alone
 from octune.backends.tensorflow.probe.work import counted
+from octune.backends.terms import OUTPUT
 from octune.calibration import Ranges
 from octune.coverage import Work
 from octune.int8 import Limit

@@ -22,7 +22,6 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from octune.backends.base import Settings
 from octune.backends.batches import Slot
 from octune.backends.tensorflow.graph.graph import FrozenGraph, node_of
 from octune.backends.tensorflow.model import nested
@@ -39,6 +38,7 @@ from octune.backends.tensorflow.model.freeze import (
     freeze_session,
 )
 from octune.backends.tensorflow.model.metagraph import DEFAULT_SIGNATURE, MetaGraph, chosen, left_out
+from octune.backends.terms import Settings
 from octune.errors import ModelError, nearest, summary
 
 __all__ = ["Handover", "Taken", "is_model", "take"]

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from octune.backends.base import Tensor
 from octune.backends.litert import interpreter
 from octune.backends.tensorflow.graph.graph import node_of
 from octune.backends.tensorflow.model.handover import Handover
+from octune.backends.terms import Tensor
 from octune.errors import UnsupportedError
 
 __all__ = ["Lite", "as_model", "lite_of"]

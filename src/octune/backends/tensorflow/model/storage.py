@@ -17,7 +17,6 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from octune.backends.base import Servable, Tensor
 from octune.backends.tensorflow.model import nested
 from octune.backends.tensorflow.model.callables import GraphCallable, call_shaped, flat_function
 from octune.backends.tensorflow.model.freeze import LARGEST_GRAPH, as_graph
@@ -25,6 +24,7 @@ from octune.backends.tensorflow.model.handover import Handover
 from octune.backends.tensorflow.model.lite import Lite, as_model, lite_of
 from octune.backends.tensorflow.model.metagraph import DEFAULT_SIGNATURE
 from octune.backends.tensorflow.model.strangers import harmless, signature_graph
+from octune.backends.terms import Servable, Tensor
 from octune.errors import ArtifactError, summary
 from octune.machine import probe_machine
 

@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from octune.backends.base import Visit
 from octune.backends.batches import Inputs, real_rows
 from octune.backends.tensorflow.graph.graph import Tap
 from octune.backends.tensorflow.graph.sessions import new_session
 from octune.backends.tensorflow.graph.weightless import Weightless
 from octune.backends.tensorflow.model.freeze import as_graph
+from octune.backends.terms import Visit
 from octune.errors import DataError, summary
 
 __all__ = ["Watcher"]

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from octune.backends.base import OUTPUT
 from octune.backends.tensorflow.graph.graph import Array, node_of
 from octune.backends.tensorflow.int8.activations import Quantized
 from octune.backends.tensorflow.int8.emission import Emission
@@ -23,6 +22,7 @@ from octune.backends.tensorflow.int8.fused_op import FusedOp, Fusion
 from octune.backends.tensorflow.int8.kinds.base import Kind
 from octune.backends.tensorflow.int8.passages import max_pools, reached
 from octune.backends.tensorflow.int8.readers import SmoothingGroup
+from octune.backends.terms import OUTPUT
 from octune.calibration import Ranges, choose_range
 from octune.errors import PlanError
 from octune.int8 import Grid
