@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from octune.errors import ConfigError, EvaluationError, alike, summary
 from octune.evaluation import formulas
-from octune.evaluation.arrays import are_logits, as_array, check_lengths, class_numbers, numbers
+from octune.evaluation.arrays import are_logits, as_array, check_lengths
 from octune.importing import resolve
 from octune.score import Score
 
@@ -232,145 +232,26 @@ class FunctionMetric(Metric):
         )
 
 
-class _Classification(Metric):
-    """A metric on class numbers: logits become their argmax, and hits say where it is the label."""
-
-    def __init__(
-        self,
-        name: str,
-        function: Callable[[Array, Array], Score],
-        items: Literal["own", "jackknife"] = "jackknife",
-    ) -> None:
-        self.name, self._function, self.items = name, function, items
-
-    def score(self, predictions: Sequence[Any], labels: Sequence[Any]) -> Score:
-        return self._score(*self._arrays(predictions, labels))
-
-    def check(self, predictions: Sequence[Any], labels: Sequence[Any]) -> None:
-        self._arrays(predictions, labels)
-
-    def _arrays(self, predictions: Sequence[Any], labels: Sequence[Any]) -> tuple[Array, Array]:
-        count = check_lengths(self.name, predictions, labels)
-        truth = class_numbers(self.name, "labels", numbers(self.name, "labels", labels, count))
-        scores = numbers(self.name, "predictions", predictions, count)
-        if scores.ndim == 2:
-            wrong = truth[(truth < 0) | (truth >= scores.shape[1])]
-            if wrong.size:
-                raise EvaluationError(
-                    f"{self.name} got the label {wrong[0]}, but the model has {scores.shape[1]} classes, "
-                    "numbered from 0. "
-                    "Check that the labels are numbered as the model was trained."
-                )
-        return scores, truth
-
-    def _score(self, scores: Array, truth: Array) -> Score:
-        return self._function(
-            scores.argmax(axis=1) if scores.ndim == 2 else class_numbers(self.name, "predictions", scores),
-            truth,
-        )
-
-
-class _TopK(_Classification):
-    """The share of items whose label is among the k highest logits; of equal logits the lower class number
-    counts first, as in argmax.
-    """
-
-    def __init__(self, k: int = 1) -> None:
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise ConfigError(
-                f"The 'k' option of the metric topk must be a whole number from 1. Got {k!r} instead."
-            )
-        self.name, self.k, self.items = f"top{k}", k, "own"
-
-    def _score(self, scores: Array, truth: Array) -> Score:
-        if scores.ndim != 2 or scores.shape[1] < self.k:
-            raise EvaluationError(
-                f"{self.name} needs at least {self.k} logits per item. Got predictions of shape "
-                f"{scores.shape[1:]} each."
-            )
-        best = np.argsort(-scores, axis=1, kind="stable")[:, : self.k]
-        hits = (best == truth[:, None]).any(axis=1)
-        return Score.from_items(hits, hits=hits, limits=(0.0, 1.0))
-
-
-def _f1_metric(average: str = "binary") -> Metric:
-    if average not in ("binary", "macro", "micro", "weighted"):
-        raise ConfigError(
-            "The 'average' option of the metric f1 must be binary, macro, micro or weighted. Got "
-            f"{average!r} instead."
-        )
-    return _Classification("f1", partial(formulas.f1, average=average))
-
-
-class _Regression(Metric):
-    """A metric on real numbers; ``constant`` says whether it exists for numbers that are all the same (a
-    correlation does not).
-    """
-
-    def __init__(
-        self,
-        name: str,
-        function: Callable[[Floats, Floats], Score],
-        items: Literal["own", "jackknife"] = "jackknife",
-        *,
-        higher_is_better: bool,
-        constant: bool = True,
-    ) -> None:
-        self.name, self.higher_is_better, self.items = name, higher_is_better, items
-        self._function, self._constant = function, constant
-
-    def check(self, predictions: Sequence[Any], labels: Sequence[Any]) -> None:
-        self._arrays(predictions, labels)
-
-    def _arrays(self, predictions: Sequence[Any], labels: Sequence[Any]) -> tuple[Floats, Floats]:
-        count = check_lengths(self.name, predictions, labels)
-        predicted = numbers(self.name, "predictions", predictions, count, finite=True).astype(np.float64)
-        truth = numbers(self.name, "labels", labels, count, finite=True).astype(np.float64)
-        if predicted.shape != truth.shape:
-            raise EvaluationError(
-                f"{self.name} needs predictions and labels of one shape per item. Got {predicted.shape[1:]} "
-                f"and {truth.shape[1:]} instead."
-            )
-        return predicted, truth
-
-    def score(self, predictions: Sequence[Any], labels: Sequence[Any]) -> Score:
-        predicted, truth = self._arrays(predictions, labels)
-        if not self._constant:
-            self._check_varying("predictions", predicted)
-            self._check_varying("labels", truth)
-        return self._function(predicted, truth)
-
-    def _check_varying(self, what: str, values: Floats) -> None:
-        if values.ndim != 1:
-            raise EvaluationError(
-                f"{self.name} needs one number per item. Got {what} of shape {values.shape[1:]} each."
-            )
-        if (values == values[0]).all():
-            raise EvaluationError(
-                f"{self.name} is undefined because all {values.size} {what} are the same number, "
-                f"{values[0]:g}."
-            )
-
-
 def _plain(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "").replace(" ", "")
 
 
 def _by_name() -> dict[str, tuple[str, Callable[..., Metric]]]:
     """Plain name -> (name to show, what builds it)."""
-    from octune.evaluation.agreement import Agreement  # both build on this module
+    from octune.evaluation.agreement import Agreement  # all of them build on this module
+    from octune.evaluation.basic_metrics import Classification, Regression, TopK, f1_metric
     from octune.evaluation.entity_metric import EntityF1
     from octune.evaluation.segmentation_metric import MeanIoU
     from octune.evaluation.squad_metric import ExactMatch, SquadF1
 
-    correlation = partial(_Regression, higher_is_better=True, constant=False)
-    error = partial(_Regression, higher_is_better=False)
+    correlation = partial(Regression, higher_is_better=True, constant=False)
+    error = partial(Regression, higher_is_better=False)
     table: dict[str, tuple[Callable[..., Metric], tuple[str, ...]]] = {
-        "accuracy": (lambda: _Classification("accuracy", formulas.accuracy, "own"), ("acc",)),
-        "f1": (_f1_metric, ()),
-        "acc_and_f1": (lambda: _Classification("acc_and_f1", formulas.acc_and_f1), ("accuracy_and_f1",)),
-        "mcc": (lambda: _Classification("mcc", formulas.mcc), ("matthews_correlation", "matthews_corrcoef")),
-        "topk": (_TopK, ()),
+        "accuracy": (lambda: Classification("accuracy", formulas.accuracy, "own"), ("acc",)),
+        "f1": (f1_metric, ()),
+        "acc_and_f1": (lambda: Classification("acc_and_f1", formulas.acc_and_f1), ("accuracy_and_f1",)),
+        "mcc": (lambda: Classification("mcc", formulas.mcc), ("matthews_correlation", "matthews_corrcoef")),
+        "topk": (TopK, ()),
         "pearson": (lambda: correlation("pearson", formulas.pearson), ("pearsonr",)),
         "spearmanr": (lambda: correlation("spearmanr", formulas.spearmanr), ("spearman",)),
         "corr": (lambda: correlation("corr", formulas.corr), ()),

@@ -10,7 +10,7 @@ any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,9 +18,12 @@ import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 
+from octune.backends.torch.functions.calls import make_module, read_call
+
 __all__ = ["from_program"]
 
 aten: Any = torch.ops.aten
+Found = tuple[torch.Tensor, Any, Callable[[], nn.Module]]  # the weight, the input, and what makes the module
 
 
 def from_program(program: torch.export.ExportedProgram) -> nn.Module:
@@ -30,7 +33,7 @@ def from_program(program: torch.export.ExportedProgram) -> nn.Module:
     model: GraphModule = program.module()
     made: dict[str, nn.Module] = {}
     for node in list(model.graph.nodes):
-        if node.op == "call_function" and node.target in _REBUILD:
+        if node.op == "call_function" and node.target in _REBUILT:
             _rebuild(model, node, made)
     model.graph.eliminate_dead_code()
     model.graph.lint()
@@ -39,22 +42,23 @@ def from_program(program: torch.export.ExportedProgram) -> nn.Module:
 
 
 def _rebuild(model: GraphModule, node: Node, made: dict[str, nn.Module]) -> None:
-    which, build = _REBUILD[node.target]
-    weight = node.args[which] if len(node.args) > which else None
-    if not isinstance(weight, Node) or weight.op != "get_attr" or not str(weight.target).endswith(".weight"):
+    values = [_value(model, argument) for argument in node.args]
+    given = zip(node.args, values, strict=True)
+    names = {id(value): str(arg.target) for arg, value in given if isinstance(arg, Node) and value is not arg}
+    read = _batch_norm if node.target is aten.batch_norm.default else _layer
+    found = read(node.target, values)
+    if found is None:
         return
-    name = str(weight.target).removesuffix(".weight")
-    constants = [_value(model, argument) for argument in node.args]
+    weight, x, make = found
+    name, dot, leaf = names[id(weight)].rpartition(".weight")
+    if not dot or leaf:
+        return
     if name not in made:
-        module = build(*constants)
-        if module is None:
-            return
-        made[name] = module.eval().requires_grad_(False)
+        made[name] = make().eval().requires_grad_(False)
         owner, _, leaf = name.rpartition(".")
         setattr(model.get_submodule(owner), leaf, made[name])
-    source = node.args[1] if which == 0 else node.args[0]
     with model.graph.inserting_before(node):
-        call = model.graph.call_module(name, (source,))
+        call = model.graph.call_module(name, (x,))
     call.meta = dict(node.meta)
     node.replace_all_uses_with(call)
     model.graph.erase_node(node)
@@ -70,113 +74,42 @@ def _value(model: GraphModule, argument: Any) -> Any:
     return found
 
 
-def _linear(x: Any, weight: torch.Tensor, bias: Any = None) -> nn.Module | None:
-    if isinstance(bias, Node):
+def _layer(target: Any, values: Sequence[Any]) -> Found | None:
+    call = read_call(target, tuple(values), {}, stored=lambda value: isinstance(value, torch.Tensor))
+    if call is None or isinstance(call.bias, Node):
         return None
-    layer = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
-    return _with(layer, weight=weight, bias=bias)
+    return (
+        call.weight,
+        call.inputs[0],
+        partial(make_module, call.kind, call.weight, call.bias, dict(call.options)),
+    )
 
 
-def _conv(
-    make: Callable[..., nn.Module],
-    x: Any,
-    weight: torch.Tensor,
-    bias: Any = None,
-    stride: Any = (1,),
-    padding: Any = (0,),
-    dilation: Any = (1,),
-    groups: int = 1,
-) -> nn.Module | None:
-    if isinstance(bias, Node):
+def _batch_norm(target: Any, values: Sequence[Any]) -> Found | None:
+    x, *tensors, training, momentum, eps, _ = values
+    if training or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
         return None
-    rank = weight.ndim - 2
-    where = (
-        tuple(value) * rank if len(value) == 1 else tuple(value) for value in (stride, padding, dilation)
-    )
-    layer = make(
-        weight.shape[1] * groups,
-        weight.shape[0],
-        tuple(weight.shape[2:]),
-        *where,
-        groups,
-        bias is not None,
-        device="meta",
-    )
-    return _with(layer, weight=weight, bias=bias)
+    weight, bias, mean, variance = tensors
+
+    def make() -> nn.Module:
+        kinds = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
+        layer = kinds[x.meta["val"].ndim](len(weight), eps, momentum, device="meta")
+        layer.weight, layer.bias = nn.Parameter(weight.detach()), nn.Parameter(bias.detach())
+        layer.running_mean, layer.running_var = mean, variance
+        layer.num_batches_tracked = torch.tensor(0)
+        return layer
+
+    return weight, x, make
 
 
-def _conv_transpose(
-    make: Callable[..., nn.Module],
-    x: Any,
-    weight: torch.Tensor,
-    bias: Any = None,
-    stride: Any = (1,),
-    padding: Any = (0,),
-    output_padding: Any = (0,),
-    groups: int = 1,
-    dilation: Any = (1,),
-) -> nn.Module | None:
-    if isinstance(bias, Node):
-        return None
-    rank = weight.ndim - 2
-    stride, padding, output_padding, dilation = (
-        tuple(value) * rank if len(value) == 1 else tuple(value)
-        for value in (stride, padding, output_padding, dilation)
-    )
-    layer = make(
-        weight.shape[0],
-        weight.shape[1] * groups,
-        tuple(weight.shape[2:]),
-        stride,
-        padding,
-        output_padding,
-        groups,
-        bias is not None,
-        dilation,
-        device="meta",
-    )
-    return _with(layer, weight=weight, bias=bias)
-
-
-def _embedding(weight: torch.Tensor, ids: Any, padding_idx: int = -1, *rest: Any) -> nn.Module:
-    return _with(nn.Embedding(weight.shape[0], weight.shape[1], device="meta"), weight=weight)
-
-
-def _batch_norm(
-    x: Any,
-    weight: Any,
-    bias: Any,
-    mean: Any,
-    variance: Any,
-    training: bool,
-    momentum: float,
-    eps: float,
-    *rest: Any,
-) -> nn.Module | None:
-    if training or not all(isinstance(tensor, torch.Tensor) for tensor in (weight, bias, mean, variance)):
-        return None
-    made = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
-    layer = made[x.meta["val"].ndim](weight.shape[0], eps, momentum, device="meta")
-    layer.running_mean, layer.running_var = mean, variance
-    layer.num_batches_tracked = torch.tensor(0)
-    return _with(layer, weight=weight, bias=bias)
-
-
-def _with(layer: nn.Module, **tensors: torch.Tensor | None) -> nn.Module:
-    for name, tensor in tensors.items():
-        setattr(layer, name, None if tensor is None else nn.Parameter(tensor.detach(), requires_grad=False))
-    return layer
-
-
-# call -> (position of the weight, how to make its module)
-_REBUILD: dict[Any, tuple[int, Callable[..., nn.Module | None]]] = {
-    aten.linear.default: (1, _linear),
-    aten.conv1d.default: (1, partial(_conv, nn.Conv1d)),
-    aten.conv2d.default: (1, partial(_conv, nn.Conv2d)),
-    aten.conv3d.default: (1, partial(_conv, nn.Conv3d)),
-    aten.conv_transpose1d.default: (1, partial(_conv_transpose, nn.ConvTranspose1d)),
-    aten.conv_transpose2d.input: (1, partial(_conv_transpose, nn.ConvTranspose2d)),
-    aten.conv_transpose3d.input: (1, partial(_conv_transpose, nn.ConvTranspose3d)),
-    aten.batch_norm.default: (1, _batch_norm),
-    aten.embedding.default: (0, _embedding),
+_REBUILT = {
+    aten.linear.default,
+    aten.conv1d.default,
+    aten.conv2d.default,
+    aten.conv3d.default,
+    aten.conv_transpose1d.default,
+    aten.conv_transpose2d.input,
+    aten.conv_transpose3d.input,
+    aten.batch_norm.default,
+    aten.embedding.default,
 }

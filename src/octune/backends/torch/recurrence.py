@@ -82,10 +82,24 @@ def run(
     if not whole_layers():
         return steps.run(x, state, packed, batch_sizes, cell, bidirectional, batch_first)
     kernel = aten.quantized_lstm if cell == "lstm" else aten.quantized_gru
-    start: Any = list(state) if cell == "lstm" else state[0]
-    tail: list[Any] = [packed, True, len(packed) // (1 + bidirectional), 0.0, False, bidirectional]
     types = {"dtype": torch.qint8, "use_dynamic": True} if cell == "lstm" else {}
-    x = x.contiguous()
+    layers = len(packed) // (1 + bidirectional)
+    tail = (packed, True, layers, 0.0, False, bidirectional)
+    return _called(kernel, x.contiguous(), state, batch_sizes, tail, cell, batch_first, **types)
+
+
+def _called(
+    kernel: Any,
+    x: torch.Tensor,
+    state: Sequence[torch.Tensor],
+    batch_sizes: torch.Tensor | None,
+    tail: tuple[Any, ...],
+    cell: str,
+    batch_first: bool,
+    **types: Any,
+) -> tuple[torch.Tensor, ...]:
+    """A kernel has one overload for a batch, and one for the data of a packed sequence."""
+    start: Any = list(state) if cell == "lstm" else state[0]
     made: tuple[torch.Tensor, ...] = (
         kernel.input(x, start, *tail, batch_first, **types)
         if batch_sizes is None
@@ -120,14 +134,9 @@ def run_in_float(
     for w in directions(weights):
         floats += [w.w_ih * w.scale_ih.unsqueeze(1), w.w_hh * w.scale_hh.unsqueeze(1), w.b_ih, w.b_hh]
     kernel = aten.lstm if cell == "lstm" else aten.gru
-    begin: Any = list(state) if cell == "lstm" else state[0]
-    tail = (floats, True, len(floats) // 4 // (1 + bidirectional), 0.0, False, bidirectional)
-    made: tuple[torch.Tensor, ...] = (
-        kernel.input(x, begin, *tail, batch_first)
-        if batch_sizes is None
-        else kernel.data(x, batch_sizes, begin, *tail)
-    )
-    return made
+    layers = len(floats) // 4 // (1 + bidirectional)
+    tail = (floats, True, layers, 0.0, False, bidirectional)
+    return _called(kernel, x, state, batch_sizes, tail, cell, batch_first)
 
 
 @torch.library.custom_op("octune::recurrent", mutates_args=())

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import inspect
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from octune.backends.torch.functions.einsum import product_of, terms_of
 
 __all__ = ["Call", "in_parts", "is_product", "make_module", "read_call"]
 
@@ -149,7 +151,7 @@ def _einsum(stored: Stored, equation: Any, *operands: Any) -> Call | None:
         return None
     which = 0 if stored(operands[0]) else 1
     x, weight = operands[1 - which], operands[which]
-    product = _product(equation, which, x.ndim, weight.ndim)
+    product = product_of(equation, which, x.ndim, weight.ndim)
     if product is None:
         return None
     sizes = [weight.shape[dim] for dim in product.order[: product.outputs]]
@@ -165,7 +167,7 @@ def _einsum_in_parts(stored: Stored, equation: Any, *operands: Any) -> Callable[
         operands = tuple(operands[0])
     if not isinstance(equation, str) or len(operands) != 2 or stored(operands[0]) == stored(operands[1]):
         return None
-    terms = _terms(equation.replace(" ", ""), (operands[0].ndim, operands[1].ndim))
+    terms = terms_of(equation.replace(" ", ""), (operands[0].ndim, operands[1].ndim))
     shared = [] if terms is None else [x for x in terms[2] if x in terms[0] and x in terms[1]]
     if terms is None or len(shared) != 1:
         return None
@@ -181,58 +183,6 @@ def _einsum_in_parts(stored: Stored, equation: Any, *operands: Any) -> Callable[
 def _laid_out(output: Any, sizes: list[int], order: tuple[int, ...]) -> torch.Tensor:
     laid: torch.Tensor = (output.unflatten(-1, sizes) if len(sizes) > 1 else output).permute(order)
     return laid
-
-
-@dataclass(frozen=True, slots=True)
-class _Product:
-    """An einsum as a matrix product: how its operands and its result are permuted."""
-
-    before: tuple[int, ...]  # of x: what is kept, then what is summed over
-    contracted: int
-    order: tuple[int, ...]  # of the weight: outputs, then what is summed over
-    outputs: int
-    after: tuple[int, ...]  # of the result
-
-
-@lru_cache(maxsize=256)
-def _product(equation: str, which: int, x_ndim: int, weight_ndim: int) -> _Product | None:
-    terms = _terms(equation.replace(" ", ""), (weight_ndim, x_ndim) if which == 0 else (x_ndim, weight_ndim))
-    if terms is None:
-        return None
-    weight, x, result = terms[which], terms[1 - which], terms[2]
-    if any(len(set(term)) != len(term) for term in terms):
-        return None
-    summed = [letter for letter in weight if letter in x and letter not in result]
-    outer = [letter for letter in weight if letter not in x]
-    kept = [letter for letter in x if letter not in weight]
-    if not summed or not outer or set(result) != {*outer, *kept}:
-        return None  # a letter of all three is a batch of products
-    made = [*kept, *outer]
-    return _Product(
-        tuple(x.index(letter) for letter in (*kept, *summed)),
-        len(summed),
-        tuple(weight.index(letter) for letter in (*outer, *summed)),
-        len(outer),
-        tuple(made.index(letter) for letter in result),
-    )
-
-
-def _terms(equation: str, ndims: tuple[int, int]) -> tuple[str, str, str] | None:
-    """The letters of both operands and of the result, with letters for what an ellipsis stands for."""
-    operands, arrow, result = equation.partition("->")
-    terms = operands.split(",")
-    if not arrow or len(terms) != 2:
-        return None
-    free = [letter for letter in string.ascii_letters if letter not in equation]
-    most = 0
-    for place, (term, ndim) in enumerate(zip(terms, ndims, strict=True)):
-        if "..." in term:
-            count = ndim - len(term) + 3
-            most = max(most, count)
-            terms[place] = term.replace("...", "".join(free[:count]))
-        if len(terms[place]) != ndim:
-            return None
-    return terms[0], terms[1], result.replace("...", "".join(free[:most]))
 
 
 def _tensordot(stored: Stored, a: Any, b: Any, dims: Any = 2) -> Call | None:
@@ -257,46 +207,14 @@ def _whole(stored: Stored, kind: str, weight: Any, inputs: tuple[Any, ...], **gi
     return Call(kind, weight, tuple(range(weight.ndim)), inputs, 1, bias, options)
 
 
+_CONV = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
+_TRANSPOSED = {"stride": 1, "padding": 0, "output_padding": 0, "groups": 1, "dilation": 1}
+
+
 def _conv(
-    kind: str,
-    stored: Stored,
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
+    kind: str, names: Sequence[str], stored: Stored, input: Any, weight: Any, bias: Any, *options: Any
 ) -> Call | None:
-    return _whole(
-        stored,
-        kind,
-        weight,
-        (input,),
-        bias=bias,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-    )
-
-
-def _conv_transpose(
-    kind: str,
-    stored: Stored,
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    groups: int = 1,
-    dilation: Any = 1,
-) -> Call | None:
-    return _whole(
-        stored, kind, weight, (input,), bias=bias, stride=stride, padding=padding,
-        output_padding=output_padding, groups=groups, dilation=dilation,
-    )  # fmt: skip
+    return _whole(stored, kind, weight, (input,), bias=bias, **dict(zip(names, options, strict=True)))
 
 
 def _embedding(
@@ -356,26 +274,29 @@ def _readers() -> dict[Any, tuple[inspect.Signature, Callable[..., Call | None]]
         _embedding: (F.embedding,),
         _rows: (torch.embedding, aten.embedding.default),
         _embedding_bag: (F.embedding_bag,),
-        **{
-            partial(_conv, f"Conv{n}d"): (
-                getattr(F, f"conv{n}d"), getattr(torch, f"conv{n}d"), getattr(aten, f"conv{n}d").default,
-            )
-            for n in (1, 2, 3)
-        },
-        **{
-            partial(_conv_transpose, f"ConvTranspose{n}d"): (
-                getattr(F, f"conv_transpose{n}d"), getattr(torch, f"conv_transpose{n}d"),
-                getattr(aten, f"conv_transpose{n}d").default if n == 1
-                else getattr(aten, f"conv_transpose{n}d").input,
-            )
-            for n in (1, 2, 3)
-        },
     }  # fmt: skip
-    return {
+    readers = {
         function: (_without_stored(inspect.signature(read)), read)
         for read, names in functions.items()
         for function in names
     }
+    for name, kind, options in (("conv", "Conv", _CONV), ("conv_transpose", "ConvTranspose", _TRANSPOSED)):
+        for rank in (1, 2, 3):
+            full = f"{name}{rank}d"
+            overloads = getattr(aten, full)
+            kernel = overloads.input if "input" in overloads.overloads() else overloads.default
+            reader = (_signature(options), partial(_conv, f"{kind}{rank}d", tuple(options)))
+            readers |= dict.fromkeys((getattr(F, full), getattr(torch, full), kernel), reader)
+    return readers
+
+
+def _signature(options: Mapping[str, int]) -> inspect.Signature:
+    """That of a convolution with these options behind its bias, in this order."""
+    both = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    named = [inspect.Parameter(name, both) for name in ("input", "weight")]
+    defaults = {"bias": None, **options}
+    named += [inspect.Parameter(name, both, default=default) for name, default in defaults.items()]
+    return inspect.Signature(named)
 
 
 def _without_stored(signature: inspect.Signature) -> inspect.Signature:
