@@ -54,6 +54,7 @@ def describe(threads: int, packages: Iterable[str]) -> dict[str, Any]:
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "cpu": machine.cpu,
         "cores": machine.cores,
+        "generation": machine.generation,
         "features": list(machine.features),
         "threads": threads,
         "python": platform.python_version(),

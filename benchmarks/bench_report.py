@@ -198,14 +198,15 @@ def write_markdown(path: Path, run: Run) -> None:
     """Put the results between the markers of a page; a page without markers gets them at its end, a new
     page gets a heading.
 
-    Models that were not run this time keep their table: each table says when and where it was measured.
+    Models that were not run this time keep their table, and so do other kinds of CPU: each table says when
+    and where it was measured.
     """
     name, text = run.family.name, path.read_text() if path.exists() else "# Benchmarks\n"
     if pages.parts(text, name) is None:
         text = f"{text.rstrip()}\n\n<!-- {name}: begin -->\n<!-- {name}: end -->\n"
     _, old, _ = pages.parts(text, name) or ("", "", "")
     blocks = {title: body for title, _, body in (block.partition("\n") for block in old.split(HEADING)[1:])}
-    blocks |= {model.title: _block(run, model) for model in run.models}
+    blocks |= {f"{model.title}, on {run.where['generation']}": _block(run, model) for model in run.models}
     head = [
         f"## {run.family.title}",
         "",

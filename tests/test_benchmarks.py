@@ -41,6 +41,7 @@ def run(report: Any) -> Any:
         "cores": 2,
         "threads": 2,
         "features": ["vnni"],
+        "generation": "VNNI",
         "python": "3",
         "versions": {},
         "load": 0.1,
@@ -126,14 +127,17 @@ def test_models_that_were_not_run_keep_their_table(report: Any, run: Any, tmp_pa
     report.write_markdown(page, later)
     text = page.read_text()
     assert (
-        text.index("### A model")
+        text.index("### A model, on VNNI")
         < text.index("4.00x (10.0 ms)")
-        < text.index("### Another")
+        < text.index("### Another, on VNNI")
         < text.index("3.00x (3.0 ms)")
     )
     assert text.count("today") == 2
     report.write_markdown(page, later)
     assert page.read_text() == text
+    report.write_markdown(page, replace(run, where={**run.where, "generation": "AMX"}))
+    assert page.read_text().startswith(text[: text.index("<!-- a_speed: end -->")].rstrip())
+    assert page.read_text().count("### A model, on ") == 2
 
 
 def test_the_simulation_of_a_cluster_is_bound_by_its_workers_and_by_its_driver() -> None:
