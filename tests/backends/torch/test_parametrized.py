@@ -52,3 +52,15 @@ def test_computed_weights_are_quantized(older: bool, frozen: bool, tmp_path: Pat
     again = octune.load(tmp_path / "model", factory=lambda: Speech(older))
     with torch.no_grad():
         assert torch.equal(again(ROWS), got)
+
+
+def test_a_recurrent_layer_takes_the_weights_that_are_computed() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(parametrizations.weight_norm(nn.GRU(40, 8), "weight_hh_l0")).eval()
+    with torch.no_grad():
+        model[0].parametrizations.weight_hh_l0.original0.mul_(3)  # the norms: no longer those it began with
+        wanted = model(ROWS)[0]
+    made = octune.quantize(model, calibration=[ROWS], plan=Plan({"0": Scheme.int8("dynamic")}))
+    with torch.no_grad():
+        got = made(ROWS)[0]
+    assert 0 < float((got - wanted).abs().max()) < 0.05 * float(wanted.abs().max())

@@ -204,7 +204,6 @@ def test_nan_in_is_nan_out_for_the_sequence_that_has_it(make: Any) -> None:
         (nn.LSTMCell(4, 8), "step by step"),
         (nn.GRUCell(4, 8), "step by step"),
         (nn.RNNCell(4, 8), "step by step"),
-        (nn.utils.parametrizations.weight_norm(nn.GRU(4, 8), "weight_hh_l0"), "parametrization"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else value,
 )
