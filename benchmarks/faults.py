@@ -4,6 +4,7 @@ was finished done again, is the winner the same, does anything stay behind?
     python benchmarks/faults.py --kills 100                                 # over all three backends
     python benchmarks/faults.py --kills 10 --backend onnx --seed 3
     python benchmarks/faults.py --kills 100 --markdown docs/reliability.md
+    python benchmarks/faults.py --kills 100 --minutes 15 --rows rows.json   # again, until there are 100
 
 Each run is ``octune tune`` on a small real model, then ``octune report``, killed with SIGKILL: when its
 journal says that a stage has begun that was hit seldom so far, when it has reached a random line, or after a
@@ -25,13 +26,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fault_jobs import FRAMEWORKS, journal, project, scored, start
+from fault_outcome import Outcome, keep, kept, table
 from fault_page import write
 
 SLOW = "0.15"  # seconds of each scoring, so that kills hit trials as well
@@ -54,26 +56,6 @@ CACHES = {".ses", "torchinductor_root", f"octune-{os.getuid()}"}
 
 
 @dataclass
-class Outcome:
-    """What became of the runs of one backend."""
-
-    runs: int = 0
-    kills: Counter[str] = field(default_factory=Counter)  # by the stage that was hit
-    repeated: int = 0  # finished evaluations that were done again
-    winners: int = 0  # runs that ended with another winner
-    stray: set[str] = field(default_factory=set)  # files that should not be there
-    failures: list[str] = field(default_factory=list)  # starts that did not work
-
-    @property
-    def clean(self) -> bool:
-        return not (self.repeated or self.winners or self.stray or self.failures)
-
-    def rarest(self, stages: Iterable[str]) -> str:
-        """The stage that was hit least often."""
-        return min(stages, key=lambda stage: self.kills[stage])
-
-
-@dataclass
 class Whole:
     """A run that nobody kills: its winner, the lines of its journal, and how long it takes."""
 
@@ -85,19 +67,30 @@ class Whole:
 
 def main() -> int:
     options = _options()
-    outcomes = {framework: Outcome() for framework in options.backend}
+    outcomes = kept(options.rows, options.backend)
 
     def one(place: int, framework: str) -> None:
         count = options.kills // len(options.backend) + (place < options.kills % len(options.backend))
-        chance = random.Random(f"{options.seed} {framework}")
+        outcome = outcomes[framework]
         with tempfile.TemporaryDirectory(prefix="octune-faults-") as folder:
-            killed(Path(folder), framework, count, chance, outcomes[framework], options.minutes)
-        print(json.dumps({"backend": framework, **_plain(outcomes[framework])}), flush=True)
+            killed(
+                Path(folder),
+                framework,
+                count,
+                random.Random(f"{options.seed} {framework} {outcome.runs}"),
+                outcome,
+                options.minutes,
+                after=lambda: keep(options.rows, outcomes),
+            )
+        print(json.dumps({"backend": framework, **outcome.to_json()}), flush=True)
 
     with ThreadPoolExecutor(len(options.backend)) as pool:  # most of the time is waiting
         list(pool.map(one, range(len(options.backend)), options.backend))
+    total = sum(outcome.kills.total() for outcome in outcomes.values())
+    if total < options.kills:
+        print(f"{total} of {options.kills} kills in {options.minutes:g} minutes", file=sys.stderr)
     if options.markdown:
-        write(options.markdown, "kills", _lines(options, outcomes))
+        write(options.markdown, "kills", table(options.seed, outcomes))
     missed = set(SOUGHT) - sum((outcome.kills for outcome in outcomes.values()), Counter[str]()).keys()
     if missed and options.kills >= 2 * len(SOUGHT):
         print(f"not hit: {', '.join(sorted(missed))}", file=sys.stderr)
@@ -113,12 +106,15 @@ def killed(
     outcome: Outcome,
     minutes: float = math.inf,
     kinds: Sequence[str] = tuple(KINDS),
+    after: Callable[[], None] = lambda: None,
 ) -> None:
     """Run jobs until they were killed that often, or the time is over: one with several trials, one whose
-    winner is compiled, and one whose ops are timed.
+    winner is compiled, and one whose ops are timed. ``after`` each it is told.
     """
     wholes: dict[str, Whole] = {}
     deadline = time.monotonic() + 60 * minutes
+    if outcome.kills.total() >= kills:
+        return
     for kind in kinds:
         project(folder / kind, framework, **KINDS[kind])
         wholes[kind] = _whole(folder / kind)
@@ -129,6 +125,7 @@ def killed(
         left = kills - outcome.kills.total()
         _one_run(folder / kind, f"ws-{outcome.runs}", kind, wholes[kind], left, chance, outcome)
         outcome.runs += 1
+        after()
 
 
 def _whole(folder: Path) -> Whole:
@@ -316,41 +313,15 @@ def repeated(folder: Path, workspace: Path) -> int:
     return twice
 
 
-def _plain(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "runs": outcome.runs,
-        "kills": sum(outcome.kills.values()),
-        "by stage": dict(outcome.kills.most_common()),
-        "repeated": outcome.repeated,
-        "other winners": outcome.winners,
-        "stray": sorted(outcome.stray),
-        "failures": outcome.failures,
-    }
-
-
-def _lines(options: argparse.Namespace, outcomes: dict[str, Outcome]) -> list[str]:
-    lines = [
-        f"`octune tune`, `octune resume` and `octune report`, killed with SIGKILL (seed {options.seed}).",
-        "",
-        "| backend | runs | kills | finished evaluations done again | other winners | stray files "
-        "| starts that failed |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name, found in outcomes.items():
-        numbers = (found.runs, sum(found.kills.values()), found.repeated, found.winners)
-        rest = (len(found.stray), len(found.failures))
-        lines.append(f"| {name} | " + " | ".join(map(str, (*numbers, *rest))) + " |")
-    stages = sum((found.kills for found in outcomes.values()), Counter[str]())
-    hits = ", ".join(f"{name} {count}" for name, count in stages.most_common())
-    return [*lines, "", f"Stages that were hit: {hits}."]
-
-
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Kill tuning runs at random moments, and resume them.")
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--backend", action="append", choices=FRAMEWORKS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=math.inf, help="kill no more after this time")
+    parser.add_argument(
+        "--rows", type=Path, help="keep the figures in this file, and go on with what is there"
+    )
     parser.add_argument("--markdown", type=Path, help="write the figures into this page")
     options = parser.parse_args()
     options.backend = options.backend or list(FRAMEWORKS)

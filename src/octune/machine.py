@@ -55,6 +55,11 @@ LEVELS = {
     "AVX512_CORE": _VNNI[:-1],
     "AVX512_CORE_VNNI": _VNNI,
     "AVX512_CORE_BF16": (*_VNNI, "avx512_bf16"),
+    # All that is newer has everything that matters here but AMX. A name that is not here is one of those with
+    # AMX, or none that oneDNN knows: no limit.
+    **dict.fromkeys(
+        ("AVX512_CORE_FP16", "AVX10_1_512", "AVX10_2", "AVX10_2_512"), X86[: X86.index("amx_tile")]
+    ),
 }
 
 
