@@ -237,10 +237,6 @@ class Criterion(ABC):
             raise ConfigError(f"A criterion is relative or absolute. Got {dict(data)!r:.200} instead.")
         return kind(data[kind.__name__.lower()], data["higher_is_better"], data.get("confidence"))
 
-    def without_confidence(self) -> Criterion:
-        """The same, but a pass need not be certain."""
-        return replace(self, confidence=None)
-
     def __str__(self) -> str:
         return self._described() + (
             "" if self.confidence is None else f", with {self.confidence:.0%} confidence"

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from octune.errors import PlanError
 
@@ -29,10 +29,10 @@ Granularity = Literal["per_channel", "per_tensor"]
 RangeMethod = Literal["minmax", "percentile", "mse", "kl"]
 
 _CHOICES: dict[str, tuple[Any, ...]] = {
-    "dtype": ("fp32", "bf16", "int8"),
-    "mode": ("static", "dynamic", "token", "weight", None),
-    "granularity": ("per_channel", "per_tensor", None),
-    "range_method": ("minmax", "percentile", "mse", "kl", None),
+    "dtype": get_args(Dtype),
+    "mode": (*get_args(Mode), None),
+    "granularity": (*get_args(Granularity), None),
+    "range_method": (*get_args(RangeMethod), None),
 }
 
 

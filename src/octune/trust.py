@@ -4,9 +4,9 @@ name, may run.
     remember(digest)        # when a model is saved, or compiled
     made_here(digest)       # when it is loaded
 
-The checksums in a saved folder are no signature: whoever forges the folder forges them too. So the digests of
-what was made here are kept outside of all folders, one empty file for each, in ``$XDG_STATE_HOME/octune`` or
-``~/.local/state/octune``. A file that is there or not cannot be half written, and needs no lock.
+The checksums in a saved folder are not a signature: whoever forges the folder forges them too. So the digests
+of what was made here are kept outside of all folders, one empty file for each, in ``$XDG_STATE_HOME/octune``
+or ``~/.local/state/octune``. A file that is there or not cannot be half written, and needs no lock.
 """
 
 from __future__ import annotations

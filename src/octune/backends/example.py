@@ -1,4 +1,4 @@
-"""One batch of inputs as the content of a file: what a model can be got ready on again, without the data.
+"""One batch of inputs as the content of a file: what a model can be prepared on again, without the data.
 
 content = to_bytes(inputs)                  # None if they are of a kind that cannot be kept
 inputs = backend.restored(from_bytes(content))

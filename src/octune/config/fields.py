@@ -18,13 +18,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from octune.criterion import BELOW_ONE
 from octune.errors import alike
+from octune.plan import Granularity, RangeMethod
 
 REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 PLAIN_OP_NAME = re.compile(r"[A-Za-z0-9_.\-/]*")
@@ -316,11 +317,11 @@ def _words(choices: tuple[str, ...]) -> dict[str, Any]:
 _PERCENT = {"type": "string", "pattern": r"^\s*[-+]?[0-9.]+\s*%\s*$"}
 _DTYPES, _GRANULARITIES, _SCHEMES = (
     ("int8", "uint8", "bf16", "fp32"),
-    ("per_channel", "per_tensor"),
+    get_args(Granularity),
     ("sym", "asym"),
 )
 _FORMS = ("native", "litert", "openvino")
-_ALGORITHMS = ("minmax", "percentile", "mse", "kl")
+_ALGORITHMS = get_args(RangeMethod)
 
 Seconds = Annotated[float, *_as(number, {"type": "number", "minimum": 0}, low=0)]
 Number = Annotated[float, *_as(share, {"anyOf": [{"type": "number"}, _PERCENT]})]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -40,7 +40,7 @@ from octune.config.section import Section, word
 from octune.config.yaml_lines import dump
 from octune.criterion import Criterion
 
-STRATEGIES = ("auto", "basic", "mse", "bayesian", "tpe", "random", "exhaustive")
+Strategy = Literal["auto", "basic", "mse", "bayesian", "tpe", "random", "exhaustive"]
 
 
 class CriterionSection(Section):
@@ -97,9 +97,9 @@ class CriterionSection(Section):
 class Tuning(Section):
     """How the search runs and when it stops."""
 
-    strategy: Annotated[
-        Literal["auto", "basic", "mse", "bayesian", "tpe", "random", "exhaustive"], *word(*STRATEGIES)
-    ] = Field("auto", description="How the search space is explored.")
+    strategy: Annotated[Strategy, *word(*get_args(Strategy))] = Field(
+        "auto", description="How the search space is explored."
+    )
     timeout: Seconds = Field(
         0.0,
         description=(

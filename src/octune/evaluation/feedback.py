@@ -1,4 +1,4 @@
-"""Which outputs of a model are no answers: recurrent state and caches, which are fed back at the next call.
+"""Which outputs of a model are not answers: recurrent state and caches, which are fed back at the next call.
 
     fed_back({"output": (8, 1), "stateN": (2, 8, 128)}, {"input": (8, 512), "state": (2, 8, 128)})
     # ["stateN"]

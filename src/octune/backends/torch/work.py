@@ -93,7 +93,7 @@ FORMULAS: Mapping[Any, Callable[..., int]] = {
 def counted(
     model: nn.Module, found: Iterable[Found], inputs: Inputs, floats: Mapping[str, torch.Tensor]
 ) -> Work:
-    """Run one batch, and count. ``floats`` are the weights of ops that are no modules, by the ops' names."""
+    """Run one batch, and count. ``floats`` are the weights of ops that are not modules, by the ops' names."""
     listed = list(found)
     counter = _Counter({item.op.name: item.module for item in listed}, floats)
     # Without gradients, but not in inference mode: there, compound operators arrive as one.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AHEAD", "LARGEST", "SHARD_SECONDS", "Member", "Round", "Rounds", "Shard", "taken"]
 
-GRACE = 5.0  # seconds that a worker gets to come to an end with what nobody wants any more
+GRACE = 5.0  # seconds that a worker gets to finish a shard that was called off
 AHEAD = 2  # shards that a worker has: one under way, and the next, so that it need not wait for it
 WINDOW = 8  # shards for each worker that may be done before their turn
 MOST_DEATHS = 3  # workers that one shard may take along, before it is taken for the cause
@@ -57,7 +57,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class _Errand:
-    """A shard that a worker has. Without a round it is the end of what nobody wants any more."""
+    """A shard that a worker has. Without a round it was called off and is being finished."""
 
     member: Member
     round: Round | None = None
@@ -180,7 +180,7 @@ class Rounds:
         return len(self._crew.members)
 
     def begin(self, shards: Iterable[Shard], model: Any = None, *, alone: bool = True) -> Round:
-        """A new pass. If it is ``alone``, nobody waits any more for those before it."""
+        """A new pass. If it is ``alone``, those before it are called off."""
         with self._lock:
             for other in [*self._open] if alone else ():
                 self.close(other, willing=False)
@@ -237,9 +237,7 @@ class Rounds:
                 self.settle()
 
     def settle(self) -> None:
-        """Wait until nobody is at what nobody wants any more. Those that do not come to an end soon are
-        replaced.
-        """
+        """Wait until no worker is busy with what was called off. Those that take too long are replaced."""
         import ray
 
         with self._lock:
