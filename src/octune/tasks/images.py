@@ -34,8 +34,8 @@ Array = npt.NDArray[Any]
 @dataclass(frozen=True, slots=True)
 class Preparing:
     """How an image becomes an input: its height and width, and ``value * scale``, minus a mean, over a
-    deviation. ``name`` is the input's name, if there is one. ``without_background``: label 0 is not a class, and
-    the others are one too high.
+    deviation. ``name`` is the input's name, if there is one. ``without_background``: label 0 is not a class,
+    and the others are one too high.
     """
 
     size: tuple[int, int]
