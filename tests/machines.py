@@ -7,7 +7,9 @@ it would be emulated
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +26,13 @@ ARM = Machine("an ARM CPU", "aarch64", 2, ("asimddp", "i8mm", "bf16"), None)
 
 NO_BF16 = f"this CPU ({probe_machine().generation}) has no bf16 instructions, so bf16 is not offered"
 needs_bf16 = pytest.mark.skipif(not probe_machine().bf16, reason=NO_BF16)
+
+
+def kernels_add_exactly() -> bool:
+    """Of kernels that look at the CPU themselves, whatever oneDNN is told. They may be shown another CPU than the
+    file is about (tests/end_to_end/test_other_cpus.py).
+    """
+    return "vnni" in Path("/proc/cpuinfo").read_text() and "OCTUNE_EMULATED_CPU" not in os.environ
 
 
 def runnable(schemes: Iterable[Scheme]) -> list[Any]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,7 @@ from octune.calibration import Ranges, collect
 from octune.machine import probe_machine
 from octune.plan import Plan, Scheme
 from tests.backends.saturation import CONV, LINEAR, Array, ExactSums, Shape
+from tests.machines import kernels_add_exactly
 
 
 def graph_of(node: Any, tensors: dict[str, Array], **inputs: list[int | None]) -> ModelProto:
@@ -47,9 +46,7 @@ class TestOnnxRuntime(OneOp):
     rounds_convolutions = True
 
     def exact_anyway(self) -> bool:
-        # Its kernels look for themselves, whatever oneDNN is told. An emulator shows them another CPU than
-        # the file does.
-        return "vnni" in Path("/proc/cpuinfo").read_text() and "OCTUNE_EMULATED_CPU" not in os.environ
+        return kernels_add_exactly()
 
 
 class TestOpenVino(OneOp):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,7 @@ from torch import nn
 from octune.backends.torch import recurrence
 from octune.plan import Scheme
 from tests.backends.saturation import CONV, CONV_OF_OTHER_RANKS, LINEAR, Array, ExactSums, Shape
+from tests.machines import kernels_add_exactly
 
 
 class Gate(nn.Module):
@@ -55,9 +54,7 @@ class TestRecurrent(ExactSums):
         return [error / 8 for error in super().errors(*args, **kwargs)]
 
     def exact_anyway(self) -> bool:
-        # Its kernels look for themselves, whatever oneDNN is told. An emulator shows them another CPU than
-        # the file does.
-        return "vnni" in Path("/proc/cpuinfo").read_text() and "OCTUNE_EMULATED_CPU" not in os.environ
+        return kernels_add_exactly()
 
 
 class TestStepByStep(TestRecurrent):
@@ -69,7 +66,8 @@ class TestStepByStep(TestRecurrent):
         monkeypatch.setattr(recurrence, "whole_layers", lambda: False)
 
     def exact_anyway(self) -> bool:
-        return False
+        # without VNNI PyTorch multiplies these matrices itself, and slowly; it looks at the CPU, too
+        return not torch.cpu._is_vnni_supported()
 
 
 class TestTorch(ExactSums):
