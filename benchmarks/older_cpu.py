@@ -3,9 +3,9 @@
     python benchmarks/older_cpu.py AVX2 make test
     python benchmarks/older_cpu.py AVX512_CORE_VNNI python benchmarks/onnx_speed.py
 
-Levels are those of oneDNN's ONEDNN_MAX_CPU_ISA, which is set as well. What oneDNN does for itself, the answers to
-the CPUID instruction do for all others (older_cpu.c): ONNX Runtime, OpenVINO, compilers. It needs Linux, gcc and a
-CPU that can trap that instruction; the flags in /proc/cpuinfo say so with "cpuid_fault".
+Levels are those of oneDNN's ONEDNN_MAX_CPU_ISA, which is set as well. What oneDNN does for itself, the
+answers to the CPUID instruction do for all others (older_cpu.c): ONNX Runtime, OpenVINO, compilers. It needs
+Linux, gcc and a CPU that can trap that instruction; the flags in /proc/cpuinfo say so with "cpuid_fault".
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def obstacle() -> str:
 
 
 def older(level: str, folder: Path) -> dict[str, str]:
-    """The environment of a process that should see an older CPU, and all that it starts. The folder must be there
-    as long as they run. Tests that look at /proc/cpuinfo are told not to believe it.
+    """The environment of a process that should see an older CPU, and all that it starts. The folder must be
+    there as long as they run. Tests that look at /proc/cpuinfo are told not to believe it.
     """
     library = folder / "older_cpu.so"
     command = ["gcc", "-O2", "-shared", "-fPIC", "-o", str(library), str(SOURCE), "-ldl"]

@@ -29,8 +29,8 @@ needs_bf16 = pytest.mark.skipif(not probe_machine().bf16, reason=NO_BF16)
 
 
 def kernels_add_exactly() -> bool:
-    """Of kernels that look at the CPU themselves, whatever oneDNN is told. They may be shown another CPU than the
-    file is about (tests/end_to_end/test_other_cpus.py).
+    """Of kernels that look at the CPU themselves, whatever oneDNN is told. They may be shown another CPU than
+    the file is about (tests/end_to_end/test_other_cpus.py).
     """
     return "vnni" in Path("/proc/cpuinfo").read_text() and "OCTUNE_EMULATED_CPU" not in os.environ
 

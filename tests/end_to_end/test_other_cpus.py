@@ -1,9 +1,9 @@
 """What older CPUs would do, on the machine at hand: the contract and the sums of every backend, on the
 kernels that those run.
 
-Where the CPU can be made to look like an older one (benchmarks/older_cpu.py), all kernels are those of that CPU.
-Elsewhere oneDNN, and with it PyTorch, TensorFlow and OpenVINO, uses no newer instructions than it is told to; what
-looks at the CPU itself is tested on an emulated one, where there is an emulator.
+Where the CPU can be made to look like an older one (benchmarks/older_cpu.py), all kernels are those of that
+CPU. Elsewhere oneDNN, and with it PyTorch, TensorFlow and OpenVINO, uses no newer instructions than it is
+told to; what looks at the CPU itself is tested on an emulated one, where there is an emulator.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ def test_a_program_sees_an_older_cpu(level: str, tmp_path: Path) -> None:
         import faulthandler, json, os, subprocess, numpy as np
         faulthandler.enable()
         found = np._core._multiarray_umath.__cpu_features__
-        made = subprocess.run(["gcc", "-march=native", "-dM", "-E", "-x", "c", os.devnull], capture_output=True)
+        command = ["gcc", "-march=native", "-dM", "-E", "-x", "c", os.devnull]
+        made = subprocess.run(command, capture_output=True)
         told = [found[name] for name in ("AVX2", "AVX512F", "AVX512VNNI")]
         told += [f"#define __{name}__ 1".encode() in made.stdout for name in ("AVX512F", "AMX_INT8")]
         print(json.dumps(told), flush=True)
