@@ -43,6 +43,8 @@ def main() -> None:
     # Threads that wait for each other by spinning make a run crawl as soon as another process wants a core.
     # GNU OpenMP reads this when the framework is imported, so it must be set before.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    # TensorFlow logs how it was built at every start. Its errors are still shown.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         app()
     except OctuneError as error:

@@ -28,6 +28,7 @@ from torch import nn
 
 from octune.backends.batches import Inputs
 from octune.backends.torch.digest import digest_of_program
+from octune.backends.torch.front import Front
 from octune.backends.torch.functions.attention import without_hints
 from octune.backends.torch.layers import Int8Layer
 from octune.backends.torch.lowering import lower
@@ -126,7 +127,7 @@ def _fits(value: Any, dtype: str, ndim: int, shape: tuple[int | None, ...]) -> b
     )
 
 
-class CompiledModel(nn.Module):
+class CompiledModel(Front):
     """Native code behind the face of the module it was made from. ``took`` is how many seconds it took to
     compile, now or when this machine did it first.
     """
@@ -136,12 +137,10 @@ class CompiledModel(nn.Module):
     def __init__(
         self, runner: Callable[..., Any], package: Path, signature: Signature, eager: nn.Module | None
     ) -> None:
-        super().__init__()
-        self.eager = eager
+        super().__init__(eager)
         self.package, self.signature = package, signature
         self._runner = runner
         self.keep: object = None
-        self.eval()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self.signature.matches(args, kwargs):
@@ -163,30 +162,10 @@ class CompiledModel(nn.Module):
             )
         return self.eager(*args, **kwargs)
 
-    def train(self, mode: bool = True) -> CompiledModel:
-        if mode:
-            log.debug("a compiled model has no train mode")
-        return super().train(False)
-
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModel:
         copied = CompiledModel(self._runner, self.package, self.signature, copy.deepcopy(self.eager, memo))
         copied.keep, copied.took = self.keep, self.took
         return copied
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError(
-            "A compiled model cannot be pickled. Save it with result.save(folder), load it with "
-            "octune.load(folder)."
-        )
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            eager = self.__dict__.get("_modules", {}).get("eager")
-            if eager is None:
-                raise
-            return getattr(eager, name)  # model.config and the like
 
 
 def dynamic_dims(tensor: torch.Tensor) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from torch import nn
 
 from octune.backends.batches import Inputs
 from octune.backends.terms import Settings
+from octune.backends.torch.front import Front
 from octune.calibration import Ranges
 from octune.errors import UnsupportedError
 from octune.plan import Plan
@@ -31,11 +32,13 @@ if TYPE_CHECKING:
 __all__ = ["OpenVinoModule", "load_openvino", "on_openvino"]
 
 
-class OpenVinoModule(nn.Module):
+class OpenVinoModule(Front):
     """OpenVINO behind the face of the module that the graph was made from. ``takes`` are the inputs that it
     was exported with, ``names`` all that the module takes, in order; ``in_fp32`` are int8 ops of the plan
     that have no int8 form there.
     """
+
+    eager: nn.Module
 
     def __init__(
         self,
@@ -45,12 +48,10 @@ class OpenVinoModule(nn.Module):
         eager: nn.Module,
         in_fp32: Sequence[str] = (),
     ) -> None:
-        super().__init__()
+        super().__init__(eager)
         self.in_fp32 = tuple(in_fp32)
-        self.eager = eager
         self.runs, self.takes, self.names = runs, tuple(takes), tuple(names)
         self._like: Any = None  # what the module returns, known from a first call of the eager one
-        self.eval()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         feed = self._feed(args, kwargs)
@@ -77,27 +78,9 @@ class OpenVinoModule(nn.Module):
             feed[port.name] = value.detach().numpy()
         return feed
 
-    def train(self, mode: bool = True) -> OpenVinoModule:
-        return super().train(False)
-
     def __deepcopy__(self, memo: dict[int, Any]) -> OpenVinoModule:
         eager = copy.deepcopy(self.eager, memo)
         return OpenVinoModule(self.runs.fresh(), self.takes, self.names, eager, self.in_fp32)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError(
-            "A model on OpenVINO cannot be pickled. Save it with result.save(folder), load it with "
-            "octune.load(folder)."
-        )
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            eager = self.__dict__.get("_modules", {}).get("eager")
-            if eager is None:
-                raise
-            return getattr(eager, name)  # model.config and the like
 
     def save(self, folder: Path) -> dict[str, Any]:
         """Write the graph; the plain data that comes back is what :func:`load_openvino` needs."""

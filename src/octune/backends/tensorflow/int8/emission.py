@@ -45,7 +45,7 @@ class Numbers:
     reach: Array
 
     def part(self, number: int, count: int) -> Numbers:
-        """One of so many groups of outputs."""
+        """One of this many groups of outputs."""
         outputs = np.split(np.arange(self.bias.size), count)[number]
         reach = self.reach if self.reach.ndim == 0 else self.reach[outputs]
         return Numbers(np.ascontiguousarray(self.values[..., outputs]), self.bias[outputs], reach)
