@@ -111,32 +111,49 @@ def complete_or_absent(folder: Path, marker: str, *, overwrite: bool = False) ->
 
 def _staging(folder: Path, before: Path) -> tuple[Path, int]:
     """A new folder beside ``folder``, and the lock that says it is in use; those of dead processes go."""
-    parent = os.open(folder.parent, os.O_RDONLY)
-    try:
-        _lock(parent, fcntl.LOCK_EX)
-        for left in folder.parent.glob(f".{folder.name}-*"):
-            if left == before:
-                continue
-            held = os.open(left, os.O_RDONLY)
-            try:
-                if _lock(held, fcntl.LOCK_EX | fcntl.LOCK_NB):
-                    shutil.rmtree(left, ignore_errors=True)
-            finally:
-                os.close(held)
-        if before.exists() and not folder.exists():
-            before.rename(folder)
+    for left in folder.parent.glob(f".{folder.name}-*"):
+        if left != before:
+            _remove_if_dead(left)
+    if before.exists() and not folder.exists():
+        before.rename(folder)
+    while True:
         staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        lock = _lock_of(staging)
+        if lock is not None:
+            return staging, lock
+
+
+def _lock_of(staging: Path) -> int | None:
+    """The lock of a new folder; None if another process has removed it, for one of the dead, before it was
+    locked. The folder around it cannot be locked against that: it may be one that is locked for as long as it
+    is in use.
+    """
+    try:
         lock = os.open(staging, os.O_RDONLY)
-        _lock(lock, fcntl.LOCK_EX)
-        return staging, lock
-    finally:
-        os.close(parent)
+    except FileNotFoundError:
+        return None
+    _lock(lock)
+    if staging.exists():
+        return lock
+    os.close(lock)
+    return None
 
 
-def _lock(opened: int, how: int) -> bool:
+def _remove_if_dead(left: Path) -> None:
+    """Remove a folder that no process has locked."""
+    with suppress(FileNotFoundError):
+        held = os.open(left, os.O_RDONLY)
+        try:
+            if _lock(held, fcntl.LOCK_NB):
+                shutil.rmtree(left, ignore_errors=True)
+        finally:
+            os.close(held)
+
+
+def _lock(opened: int, how: int = 0) -> bool:
     """Whether the lock was taken; some file systems have none for folders."""
     with suppress(OSError):
-        fcntl.flock(opened, how)
+        fcntl.flock(opened, fcntl.LOCK_EX | how)
         return True
     return False
 
