@@ -97,7 +97,7 @@ def _rows(path: Path, count: int, part: str) -> npt.NDArray[np.intp]:
     """
     if count < 2:
         raise DataError(
-            f"{path} has {count} rows, which cannot be parted into calibration and evaluation data. Give "
+            f"{path} has {count} rows, which cannot be split into calibration and evaluation data. Give "
             "separate files."
         )
     calibrating = max(1, min(MOST, round(SHARE * count)))

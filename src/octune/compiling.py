@@ -57,7 +57,7 @@ def compile_saved(folder: str | Path, *, trust: bool = False) -> float:
         distance = _distance(made.before, made.after)
         if not distance <= TOLERANCE:
             raise ArtifactError(
-                f"The compiled form of {folder} computes something else than its graph ({distance:.1%} of "
+                f"The compiled form of {folder} computes something other than its graph ({distance:.1%} of "
                 "the variance of its outputs), so the folder was left as it is."
             )
         data = _with(data, made.metadata, staging)

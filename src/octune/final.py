@@ -109,8 +109,8 @@ def _float_competes(job: Job, winner: Trial | None, ranges: Ranges) -> bool:
     if 2 * making < study.stop.seconds:
         return True
     study.note(
-        f"fp32 was not made {winner.form} to compare: that takes as long as all the rest, and int8 is faster "
-        "than fp32 in any form is; performance.compare_fp32: always does it"
+        f"fp32 was not made {winner.form} to compare: that takes as long as the rest of the run, and int8 is "
+        "faster than any form of fp32 is likely to be; performance.compare_fp32: always does it"
     )
     return False
 

@@ -61,11 +61,11 @@ def other_size(backend: Backend, example: Any) -> tuple[str, Inputs] | None:
 def _resized(backend: Backend, example: Any, batch: int | None, sequence: int | None) -> Any:
     inputs = example if batch is None else backend.resized(example, batch)
     if batch is not None and (found := backend.batch_size(inputs)) != batch:
-        raise DataError(f"the model takes batches of {found} and no other.")
+        raise DataError(f"the model takes batches of {found} only.")
     if sequence is None:
         return inputs
     if not isinstance(inputs, Inputs):
-        raise DataError("the graph reads its own data, so nothing of it can be cut.")
+        raise DataError("the graph reads its own data, so its sequences cannot be cut or lengthened.")
     return inputs.lengthened(sequence)
 
 

@@ -92,7 +92,7 @@ def open_model(source: str, framework: str | None) -> Any:
         if framework is not None and not backend_named(framework).accepts(model):
             raise ConfigError(
                 f"model.framework is {framework}, but {source} returned a {type(model).__name__}, which is "
-                "none of its models. Leave model.framework out, or return a model of that framework."
+                "not one of its models. Leave model.framework out, or return a model of that framework."
             )
         return model
     suffix = Path(source).suffix

@@ -77,5 +77,5 @@ def test_a_length_that_the_model_cannot_have_is_refused(tmp_path: Path) -> None:
     with closing(open_model(tmp_path / "fixed.onnx")) as opened:
         make = MadeInputs(opened)
         assert make.length(None) == 12
-        with pytest.raises(DataError, match="sequences of 12 and no other, so not 16"):
+        with pytest.raises(DataError, match="sequences of 12 only, not of 16"):
             make(1, 16)

@@ -162,7 +162,7 @@ COMMANDS: dict[str, str] = {
     "tune --model mistaken:build --data data.npz --metric acuracy": "Did you mean 'accuracy'",
     "tune --model mistaken:build --data data.npz --criterion 3": "criterion.relative must be",
     "tune --model mistaken:build --data data.npz --calibration text.npz": "text.npz cannot be read.*Expected",
-    "init good.yaml --yes": "good.yaml is there already. Give --overwrite",
+    "init good.yaml --yes": "good.yaml already exists. Give --overwrite",
     "tune good.yaml --output text.txt": "--output text.txt cannot be written: .*is a file.*Choose another",
     "tune good.yaml --output text.txt/below": "--output text.txt/below cannot be written",
     "tune good.yaml --output /proc/none": "--output /proc/none cannot be written.*Choose another folder",

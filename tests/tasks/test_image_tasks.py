@@ -94,7 +94,7 @@ def test_a_processor_says_how_images_are_prepared(tmp_path: Path) -> None:
         Preparing.of(None, None)
     said["size"] = {"longest_edge": 7}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
-    with pytest.raises(ConfigError, match="says no size that is known"):
+    with pytest.raises(ConfigError, match="names no size that Octune can read"):
         Preparing.of(tmp_path, None)
 
 

@@ -28,7 +28,9 @@ _BACKENDS = {
 def backend_named(name: str) -> type[Backend]:
     """The backend class of that name, importing its framework."""
     if name not in _BACKENDS:
-        raise UnsupportedError(f"There is no backend for {name!r} yet. There is: {', '.join(_BACKENDS)}.")
+        raise UnsupportedError(
+            f"There is no backend for {name!r} yet. Expected one of: {', '.join(_BACKENDS)}."
+        )
     _, module, attribute, extra = _BACKENDS[name]
     try:
         backend: type[Backend] = getattr(importlib.import_module(module), attribute)

@@ -53,9 +53,9 @@ class MadeInputs:
         if sequence is not None and self.length(sequence) != sequence:
             fixed = self.length(sequence)
             raise DataError(
-                f"It takes sequences of {fixed} and no other, so not {sequence}."
+                f"It takes sequences of {fixed} only, not of {sequence}."
                 if fixed is not None
-                else "It takes no sequences, so --sequence means nothing for it."
+                else "It takes no sequences, so --sequence does not apply to it."
             )
         random, length = np.random.default_rng(0), self.length(sequence)
         made = {port.name: self._array(port, batch, length, random) for port in self._ports}

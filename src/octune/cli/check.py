@@ -66,7 +66,7 @@ def check(
     confidence: Annotated[
         str | None, typer.Option(help="How sure a pass must be, such as 95%: then undecidable is not a pass.")
     ] = None,
-    samples: Annotated[int | None, typer.Option(min=1, help="Use the first this many items only.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Use only the first items, this many.")] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Items in a batch. Default: 32.")] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads of both models. Default: all cores.")

@@ -24,9 +24,9 @@ def init(
     metric: MetricName = None,
     criterion: Loss = None,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Ask nothing: take the defaults for what no option says.")
+        bool, typer.Option("--yes", "-y", help="Ask nothing: use the defaults for what no option gives.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
 ) -> None:
     """Ask a few questions and write a YAML file with comments, for 'octune tune' to read. Options answer
     questions beforehand.
@@ -34,7 +34,7 @@ def init(
     from octune.config.template import commented
 
     if conf.exists() and not overwrite:
-        raise ConfigError(f"{conf} is there already. Give --overwrite to replace it, or another name.")
+        raise ConfigError(f"{conf} already exists. Give --overwrite to replace it, or another name.")
     check_writable(conf.parent, "The folder", ConfigError)
     asked = Naming(task, model, data, None, calibration, metric, criterion)
     try:
@@ -51,7 +51,7 @@ def init(
     _check_data(naming)
     conf.parent.mkdir(parents=True, exist_ok=True)
     conf.write_text(commented(config))
-    typer.echo(f"{conf} is written. Next: octune tune {conf}")
+    typer.echo(f"Wrote {conf}. Next: octune tune {conf}")
 
 
 def _ask(known: Naming) -> Naming:

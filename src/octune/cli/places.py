@@ -19,7 +19,7 @@ from octune.folders import check_writable
 __all__ = ["Overwrite", "check_output", "run_folder", "saving_notes"]
 
 Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace the saved model that --output holds already.")
+    bool, typer.Option("--overwrite", help="Replace a saved model that is already in --output.")
 ]
 
 

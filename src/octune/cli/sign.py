@@ -38,7 +38,7 @@ def sign(
 def verify(
     directory: Saved,
     key: Annotated[
-        Path, typer.Option("--key", "-k", metavar="FILE", help="The public key of who has signed it.")
+        Path, typer.Option("--key", "-k", metavar="FILE", help="The public key of whoever signed it.")
     ],
 ) -> None:
     """Check that a saved model is the one that the owner of a key has signed. Nothing of it is run."""

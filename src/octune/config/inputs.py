@@ -180,7 +180,7 @@ class Evaluation(Section):
     )
     batch_size: Positive = Field(32, description="Samples in a batch of data that Octune reads.")
     samples: Positive | None = Field(
-        None, description="Use only the first this many samples; all if left out."
+        None, description="Use only the first samples, this many; all if left out."
     )
     outputs: kinds.Names = Field(
         (),

@@ -177,8 +177,8 @@ class Journal:
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             where = "The journal" if self.folder is None else str(self.folder / JOURNAL)
             raise WorkspaceError(
-                f"{where} does not say what the journal of a run says ({type(error).__name__}: {error}): it "
-                "was edited or damaged. Start again with workspace.resume: false."
+                f"{where} does not hold what the journal of a run holds ({type(error).__name__}: {error}): "
+                "it was edited or damaged. Start again with workspace.resume: false."
             ) from error
 
     def keep(self, name: str, content: bytes, **about: Any) -> None:

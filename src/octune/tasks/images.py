@@ -53,7 +53,7 @@ class Preparing:
             if size is None:
                 raise ConfigError(
                     "It is not known how large images must be: the model's folder has no "
-                    f"{CONFIG}. Say it: evaluation.data.size (and calibration.data.size), such as [512, 512]."
+                    f"{CONFIG}. Give it: evaluation.data.size (and calibration.data.size), as [512, 512]."
                 )
             return cls(size)
         try:
@@ -89,7 +89,9 @@ def _size(said: Any, file: Path) -> tuple[int, int]:
             return int(said["height"]), int(said["width"])
         if "shortest_edge" in said:  # all images of a batch must be equally large
             return int(said["shortest_edge"]), int(said["shortest_edge"])
-    raise ConfigError(f"{file} says no size that is known. Say it: evaluation.data.size, as [512, 512].")
+    raise ConfigError(
+        f"{file} names no size that Octune can read. Give it: evaluation.data.size, as [512, 512]."
+    )
 
 
 def pixels(file: Path, size: tuple[int, int], *, label: bool = False) -> Array:

@@ -43,7 +43,7 @@ def _inside(index: int, node: NodeProto) -> list[Found]:
     why = (
         f"it is in a branch of {node.name}, whose condition is not known from the inputs"
         if node.op_type == "If"
-        else f"it is inside {node.name}, a {node.op_type}, whose steps are not looked into"
+        else f"it is inside {node.name}, a {node.op_type}, whose steps are not analysed"
     )
     found = []
     for number, inner in enumerate(inner_ops(node)):

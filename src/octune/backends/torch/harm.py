@@ -145,7 +145,7 @@ def _parts(output: Any) -> list[torch.Tensor]:
     """The tensors that a module returns: one, or that of an LSTM and its last states."""
     leaves = [leaf for leaf in tree_leaves(output) if leaf is not None]
     if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
-        raise RuntimeError("a module returns something else than tensors")
+        raise RuntimeError("a module returns something other than tensors")
     return leaves
 
 

@@ -53,8 +53,8 @@ def workspace_of(folder: Path) -> Path:
     around = folder.resolve().parent
     if not (around / JOURNAL).exists():
         raise WorkspaceError(
-            f"{folder} is a saved model, and the run that made it is not around it. Expected the workspace "
-            "of that run."
+            f"{folder} is a saved model outside the workspace of the run that made it. Expected that "
+            "workspace."
         )
     return around
 

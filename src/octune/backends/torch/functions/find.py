@@ -27,7 +27,7 @@ from octune.backends.torch.kinds import kind_of
 __all__ = ["HIDDEN", "Float", "Functions", "Place", "find"]
 
 
-HIDDEN = "it is multiplied by where no call can be replaced (TorchScript, vmap, C++)"
+HIDDEN = "its product is computed where no call can be replaced (TorchScript, vmap, C++)"
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _obstacle(stored: Stored) -> str:
         return f"this {stored.products[0]} is not a product with one large matrix, and has no int8 kernel"
     if not stored.uses:
         return (
-            f"it is multiplied by inside {stored.others[0]}, where nothing can be replaced"
+            f"its product is computed inside {stored.others[0]}, where nothing can be replaced"
             if stored.others
             else HIDDEN
         )
