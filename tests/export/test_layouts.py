@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ import pytest
 
 from octune import Result
 from octune.backends.terms import Servable, Tensor
+from octune.cli.export import export as command
 from octune.errors import ArtifactError, ConfigError, UnsupportedError
 from octune.export import LAYOUTS, export
 from octune.export.triton import model_config
@@ -61,6 +63,11 @@ def test_a_saved_model_keeps_its_tokenizer(bert: Path, saved: Path) -> None:
     listed = json.loads((saved / "octune.json").read_text())["files"]
     assert {f"huggingface/{name}" for name in kept} <= set(listed)
     assert (saved / "huggingface/tokenizer.json").read_bytes() == (bert / "model/tokenizer.json").read_bytes()
+
+
+def test_the_help_of_the_command_names_every_layout() -> None:
+    option = get_type_hints(command, include_extras=True)["layout"].__metadata__[0]
+    assert set(LAYOUTS) <= set(re.findall(r"\w+", option.help))
 
 
 # -- servers -------------------------------------------------------------------------------------------------

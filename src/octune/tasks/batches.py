@@ -22,7 +22,16 @@ import numpy.typing as npt
 from octune.errors import ConfigError
 from octune.evaluation.metrics import Metric
 
-__all__ = ["Batch", "Padding", "TaskData", "TaskOptions", "TokenBatches", "length_blocks", "shuffled"]
+__all__ = [
+    "Batch",
+    "Padding",
+    "TaskData",
+    "TaskOptions",
+    "TokenBatches",
+    "length_blocks",
+    "shuffled",
+    "single_rows",
+]
 
 Inputs: TypeAlias = dict[str, npt.NDArray[np.int64]]
 Labels: TypeAlias = npt.NDArray[Any] | list[Any]
@@ -171,6 +180,13 @@ def shuffled(count: int, most: int | None = None) -> npt.NDArray[np.int64]:
     topic.
     """
     return np.random.default_rng(SEED).permutation(count)[:most]
+
+
+def single_rows(encoded: Any) -> list[Tokens]:
+    """What a tokenizer made of several texts, one mapping for each of them."""
+    names = list(encoded.keys())
+    columns = zip(*(encoded[name] for name in names), strict=True)
+    return [dict(zip(names, values, strict=True)) for values in columns]
 
 
 def length_blocks(

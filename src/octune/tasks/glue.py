@@ -23,7 +23,16 @@ import numpy.typing as npt
 
 from octune.errors import ConfigError, DataError
 from octune.evaluation.metrics import Metric, get_metric
-from octune.tasks.batches import Padding, TaskData, TaskOptions, TokenBatches, Tokens, length_blocks, shuffled
+from octune.tasks.batches import (
+    Padding,
+    TaskData,
+    TaskOptions,
+    TokenBatches,
+    Tokens,
+    length_blocks,
+    shuffled,
+    single_rows,
+)
 from octune.tasks.tables import FORMATS, TableRow, find_split, read_table
 
 __all__ = ["GLUE", "GlueTask", "glue_metric", "load_glue", "plain_name", "read_pairs"]
@@ -195,11 +204,7 @@ class _GlueBatches(TokenBatches):
         encoded = self._tokenizer(
             *texts, truncation=True, max_length=self._max_length, padding=False, return_attention_mask=True
         )
-        names = list(encoded.keys())
-        return [
-            dict(zip(names, values, strict=True))
-            for values in zip(*(encoded[name] for name in names), strict=True)
-        ]
+        return single_rows(encoded)
 
 
 def _task(name: str) -> GlueTask:

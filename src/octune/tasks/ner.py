@@ -19,7 +19,16 @@ from typing import Any
 
 from octune.errors import DataError
 from octune.evaluation.entity_metric import OUTSIDE, EntityF1
-from octune.tasks.batches import Padding, TaskData, TaskOptions, TokenBatches, Tokens, length_blocks, shuffled
+from octune.tasks.batches import (
+    Padding,
+    TaskData,
+    TaskOptions,
+    TokenBatches,
+    Tokens,
+    length_blocks,
+    shuffled,
+    single_rows,
+)
 from octune.tasks.tables import numbered_lines
 
 __all__ = ["load_ner"]
@@ -101,9 +110,7 @@ class _SentenceBatches(TokenBatches):
             padding=False,
             return_attention_mask=True,
         )
-        names = list(encoded.keys())
-        columns = zip(*(encoded[name] for name in names), strict=True)
-        tokens = [dict(zip(names, values, strict=True)) for values in columns]
+        tokens = single_rows(encoded)
         labels = [
             _by_token(encoded.word_ids(number), self._sentences[row].tags) for number, row in enumerate(rows)
         ]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from octune.errors import ConfigError
 from octune.evaluation.embedding_metrics import POOLINGS
-from octune.tasks.batches import Padding, TokenBatches, Tokens, length_blocks
+from octune.tasks.batches import Padding, TokenBatches, Tokens, length_blocks, single_rows
 
 __all__ = ["TextBatches", "pooling_of"]
 
@@ -61,9 +61,7 @@ class TextBatches(TokenBatches):
             padding=False,
             return_attention_mask=True,
         )
-        names = list(encoded.keys())
-        columns = zip(*(encoded[name] for name in names), strict=True)
-        return [dict(zip(names, values, strict=True)) for values in columns], np.array(rows)
+        return single_rows(encoded), np.array(rows)
 
 
 def pooling_of(tokenizer: Any) -> tuple[str, str]:

@@ -38,6 +38,7 @@ class Reference(Runtime):
     name = "reference"
     title = "onnx.reference"
     package = "onnx"
+    form = "reference"
     signed_activations = False
 
     def build(self, graph: Model, threads: int | None) -> OnnxModel:
@@ -86,6 +87,9 @@ def test_a_new_runtime_is_offered_the_winner_saved_and_loaded(tmp_path: Path) ->
     plan = int8_plan(backend, ranges)
     (finalist,) = backend.finalists(plan, ranges, feed)
     assert finalist.form == "reference"
+    for forms, made in {("native",): [], ("openvino",): [], ("native", "reference"): ["reference"]}.items():
+        asked = OnnxBackend(Chain(width=64).add("plain").add("gemm").model(), Settings(forms=forms))
+        assert [form.form for form in asked.finalists(plan, ranges, feed)] == made
     wanted = backend.run(backend.apply(plan, ranges), feed)
     metadata = backend.writer()(finalist.model, tmp_path)
     assert metadata["runtime"] == "reference"

@@ -55,7 +55,7 @@ class OnnxBackend(Backend):
 
     name = "onnx"
     fp32_forms = frozenset(runtime.name for runtime in (*RUNTIMES[1:], *IN_BF16))
-    form_choices = ("native", "openvino")
+    form_choices = ("native", *(runtime.form for runtime in RUNTIMES[1:]))
     eager_title = f"model.onnx in plain {ONNX_RUNTIME.title}"
 
     @classmethod
@@ -67,7 +67,7 @@ class OnnxBackend(Backend):
     def __init__(self, model: ModelProto | str | Path, settings: Settings) -> None:
         source, self._notes = open_model(model)
         self._threads = settings.threads or probe_machine().cores
-        self._forms = settings.forms or self.form_choices
+        self._forms = settings.forms  # all of them, where none is named
         self.limit = limit_for(portable=settings.portable)
         self._weights = Int8Weights(self.limit)
         self._source = Edit(View(source)).finish()  # what nothing reads is left out
@@ -195,10 +195,10 @@ class OnnxBackend(Backend):
         return outputs_by_name((port.name for port in model.get_outputs()), values)
 
     def finalists(self, plan: Plan, ranges: Ranges, inputs: Inputs) -> Iterator[Finalist]:
-        if "openvino" not in self._forms:
-            return
         bf16 = IN_BF16 if probe_machine().bf16 and not plan.names("int8") else ()
         for runtime in (*RUNTIMES[1:], *bf16):
+            if self._forms and runtime.form not in self._forms:
+                continue
             if not runtime.installed():
                 note = f"{runtime.title} is not installed, so it was not tried. pip install 'octune[onnx]'"
                 self._notes += [note] if note not in self._notes else []

@@ -67,7 +67,7 @@ class Runtime(ABC):
     name: str  # in manifests, and as the form of a trial
     title: str
     package: str
-    form: str  # of its files, as servers call it
+    form: str  # of its files, as servers and ``performance.forms`` call it
     own_ops: bool = False  # whether it has the ops that ONNX Runtime adds to ONNX
     # whether it wants activations of matrix products signed, if they are around zero, without a zero point
     signed_activations: bool
