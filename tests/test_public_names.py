@@ -84,6 +84,25 @@ def test_nothing_heavy_is_imported_before_it_is_needed(code: str) -> None:
     assert done.stderr.strip() == "[]"
 
 
+@pytest.mark.parametrize(
+    ("code", "late"),
+    [
+        ("import octune.backends.torch", ["torch._dynamo", "torch._inductor", "sympy", "transformers"]),
+        (
+            "import numpy as np; from octune.statistics.intervals import margins; "
+            "margins(np.ones(4), 0.05, (1.0, 1.0), np.ones(4))",
+            ["scipy.stats"],
+        ),
+    ],
+    ids=["the PyTorch backend", "an interval"],
+)
+def test_what_takes_long_to_import_is_imported_where_it_is_used(code: str, late: list[str]) -> None:
+    """They would double the time that every command takes to start."""
+    script = f"{code}; import sys; print([name for name in {late!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_every_error_is_an_octune_error_and_listed() -> None:
     assert errors.__all__ == sorted(errors.__all__)
     for name in errors.__all__:

@@ -19,9 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._export.serde import schema, serialize
-from torch.export.pt2_archive import _package as package
-from torch.export.pt2_archive.constants import ARCHIVE_VERSION_VALUE as VERSION
 
 from octune.archives import check_archive
 from octune.errors import ModelError
@@ -65,13 +62,18 @@ CODED = ("as_custom_obj", "custom_obj", "as_opaque", "opaque_obj")
 
 def read_program(path: Path) -> torch.export.ExportedProgram:
     """The program in a file; ModelError says what in it is not plain data."""
+    # They take as long to import as the rest of this backend, and few commands read a program.
+    from torch._export.serde import schema, serialize
+    from torch.export.pt2_archive import _package as package
+    from torch.export.pt2_archive.constants import ARCHIVE_VERSION_VALUE
+
     check_archive(path, ModelError)
     reader = torch._C.PyTorchFileReader(str(path))
     names = list(reader.get_all_records())
     strange = [name for name in names if not PARTS.fullmatch(name)]
     if strange:
         raise ModelError(f"{path} holds {strange[0]!r}, which is not a part of an exported program: {_WHY}")
-    if reader.get_record("archive_version") != VERSION.encode():
+    if reader.get_record("archive_version") != ARCHIVE_VERSION_VALUE.encode():
         raise ModelError(f"{path} is of another version of torch.export.save. Export it again.")
     config = f"data/weights/{MODEL}_weights_config.json", f"data/constants/{MODEL}_constants_config.json"
     for name in config:

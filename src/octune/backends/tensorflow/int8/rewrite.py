@@ -54,7 +54,8 @@ class Rewriter:
         shapes = Shapes(self._graph, frozen.graph_def)
         normalised = normalise(self._graph, shapes, inside)
         self._matmuls = normalised.matmuls
-        self.layernorms = tuple(fuse_layernorms(self._graph, shapes, inside)) if able.layernorm else ()
+        if able.layernorm:
+            fuse_layernorms(self._graph, shapes, inside)
         self._shapes = Shapes(self._graph, frozen.graph_def)
         found = find(self._graph, self._shapes, able, normalised, inside)
         self._fused_ops = found.fused_ops
