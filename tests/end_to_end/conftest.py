@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+import octune
 from octune.cli import main
 from octune.evaluation.evaluator import MetricEvaluator
-from tests.digits import Digits, digits
+from tests.digits import Digits, config, digits
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +23,12 @@ def data() -> Iterator[Digits]:
     torch.set_num_threads(1)
     yield digits()
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def tuned(data: Digits) -> octune.Result:
+    """One ordinary run that many tests look at."""
+    return octune.tune(data.model(), calibration=data.batches(), evaluate=data.accuracy, config=config())
 
 
 @pytest.fixture
