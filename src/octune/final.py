@@ -43,10 +43,10 @@ def final_round(job: Job, best: Trial | None, ops: Sequence[Op], ranges: Ranges)
     if made and _float_competes(job, winner, ranges):
         _try_floats(job, ops, ranges)
     if not study.stop.interrupted:
-        _look_at_another_size(job, ranges)
+        _look_at_another_size(job)
 
 
-def _look_at_another_size(job: Job, ranges: Ranges) -> None:
+def _look_at_another_size(job: Job) -> None:
     """Say so if the form that won is slower than the plain one for inputs of a size that it was not timed
     with.
     """
@@ -61,11 +61,8 @@ def _look_at_another_size(job: Job, ranges: Ranges) -> None:
 
     def timed() -> dict[str, Any] | None:
         study.clock.enter("finalists", f"timing the winner at {label}")
-        backend = study.backend
-        floats = winner.dtype == "fp32"
-        plain = backend.fp32_model() if floats else backend.apply(winner.plan, ranges)
         try:
-            return study.stopwatch.between(plain, model, inputs).to_json()
+            return study.against_plain(winner, model, inputs).to_json()
         except OctuneError:  # it takes one size only
             return None
 

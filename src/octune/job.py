@@ -247,9 +247,13 @@ def _on_ray(parts: tuple[Any, ...], config: Config, materials: Materials, settin
     framework = None if config.model is None else config.model.framework
     converted = config.model is not None and config.model.target == "onnx"
     opens = None if source is None or converted else partial(sources.open_model, source, framework)
-    crew = Crew(Wanted(engine.address, engine.cpus, engine.timing, settings.threads, engine.workers))
-    study = RayStudy(*parts, crew=crew, luggage=Luggage(materials.model, opens, settings))
-    crew.note, crew.told = study.note, study.listener.spread
+    crew = Crew(Wanted(engine.address, engine.cpus, engine.workers))
+    wanted = Wanted(engine.address, timing=True, threads=settings.threads)
+    timers = Crew(wanted) if engine.timing == "node" else None
+    luggage = Luggage(materials.model, opens, settings)
+    study = RayStudy(*parts, crew=crew, timers=timers, luggage=luggage)
+    for some in filter(None, (crew, timers)):
+        some.note, some.told = study.note, study.listener.spread
     return study
 
 
@@ -307,11 +311,6 @@ def _refuse_foreign_settings(settings: Settings, backend: Backend) -> None:
 
 def _refuse_unimplemented(config: Config) -> None:
     """Keys that are legal in a configuration but have no implementation yet are refused, never ignored."""
-    if config.performance.inputs and config.engine.timing == "node":
-        raise UnsupportedError(
-            "performance.inputs and engine.timing: node cannot be combined: a node times one size. Leave "
-            "one of the two out."
-        )
     if config.tuning.performance_only:
         raise UnsupportedError(
             "tuning.performance_only skips scoring, which is what octune.quantize() is for. Call that, or "

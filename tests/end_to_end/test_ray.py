@@ -188,7 +188,7 @@ def test_speed_is_measured_on_a_node_of_its_own(data: Digits, address: str, tmp_
 
 def test_a_timing_node_must_be_there(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("octune.engine.ray.crew.TIMING", "another_resource")
-    crew = Crew(Wanted(address, timing="node"))
+    crew = Crew(Wanted(address, timing=True))
     try:
         with pytest.raises(ClusterError, match="no node of the cluster has the resource another_resource"):
             crew.start(describe())

@@ -266,7 +266,7 @@ class Engine(Section):
     timing: Annotated[Literal["driver", "node"], *word("driver", "node")] = Field(
         "driver",
         description=(
-            "Where speed is measured: driver is the machine that tunes, node the one with the resource "
+            "Where speed is measured: driver is the machine that tunes, node those with the resource "
             "octune_timing, on which nothing else runs."
         ),
     )

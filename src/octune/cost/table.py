@@ -21,7 +21,7 @@ from octune.repair import repairs_of
 if TYPE_CHECKING:
     from octune.backends.base import Backend
 
-__all__ = ["ceiling", "measure_ops"]
+__all__ = ["alike", "ceiling", "measure_ops"]
 
 ROUNDS, DOUBTS = 3, 3
 PAUSE = 0.05
@@ -61,9 +61,8 @@ def measure_ops(backend: Backend, ops: Sequence[Op], ranges: Ranges) -> dict[tup
     jobs: dict[KernelKey, tuple[Op, Scheme]] = {}
     keys: dict[tuple[str, Scheme], KernelKey] = {}
     for op in ops:
-        if len(op.schemes) == 1 or op.name not in ranges:
+        if (same := _like(op, ranges)) is None:
             continue
-        same = OpKey(op.kind, op.parameters, op.signature, ranges[op.name].shape)
         for scheme in op.schemes:
             key = KernelKey(same, _kernel(scheme))
             jobs.setdefault(key, (op, scheme))
@@ -79,6 +78,22 @@ def measure_ops(backend: Backend, ops: Sequence[Op], ranges: Ranges) -> dict[tup
     cache.add({key: ms for key, ms in times.items() if key.op in doubtful}, DOUBTFUL_HOURS)
     times = {**kept, **times}
     return {place: times[key] for place, key in keys.items()}
+
+
+def alike(ops: Sequence[Op], ranges: Ranges) -> list[list[Op]]:
+    """The ops that are timed, in groups of those that take the same time: of each group, only one is."""
+    groups: dict[OpKey, list[Op]] = {}
+    for op in ops:
+        if (same := _like(op, ranges)) is not None:
+            groups.setdefault(same, []).append(op)
+    return list(groups.values())
+
+
+def _like(op: Op, ranges: Ranges) -> OpKey | None:
+    """What an op has in common with all that take the same time; None if there is nothing to time."""
+    if len(op.schemes) == 1 or op.name not in ranges:
+        return None
+    return OpKey(op.kind, op.parameters, op.signature, ranges[op.name].shape)
 
 
 def ceiling(plan: Plan, milliseconds: Mapping[tuple[str, Scheme], float]) -> float:

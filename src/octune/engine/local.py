@@ -27,6 +27,7 @@ from octune.engine.journal import Journal
 from octune.engine.stop import Stop
 from octune.engine.stopwatch import Stopwatch
 from octune.engine.survey import Survey, kept_example
+from octune.engine.timed_on import TimedOn
 from octune.errors import ClusterError, ConfigError, DataError, EvaluationError, OctuneError, summary
 from octune.evaluation.base import Evaluator
 from octune.evaluation.examples import flipped
@@ -36,7 +37,7 @@ from octune.referee import Standard
 from octune.result import Trial
 from octune.score import Score
 
-__all__ = ["Study"]
+__all__ = ["Study", "plain"]
 
 log = logging.getLogger("octune")
 
@@ -89,6 +90,7 @@ class Study:
 
     def baseline(self) -> Trial:
         """Score and time fp32. What fails here fails the run: there is nothing to compare with."""
+        self.same_timing()
         known = self.journal.last("baseline") is not None
         answer = self.journal.once("baseline", {}, self._score_fp32)
         with self.journal.understood():
@@ -112,6 +114,10 @@ class Study:
         if self.certifier is not None:
             self.held_out.baseline(self.certifier)
         return self.baseline_trial
+
+    def same_timing(self) -> None:
+        """WorkspaceError if this run was begun on a cluster where speeds are others than here."""
+        TimedOn.of(self.backend).go_on(self.journal)
 
     def _score_fp32(self) -> dict[str, Any]:
         self.clock.enter("baseline", "scoring the fp32 model")
@@ -321,3 +327,12 @@ class Study:
         """How fast a model is, in turns with fp32."""
         with self.clock.within("timing"):
             return self.stopwatch.speed(model, rival, most)
+
+    def against_plain(self, winner: Trial, model: Any, inputs: Any) -> Timed:
+        """How fast the ``model`` of a winner is on these inputs, in turns with the plain form of its plan."""
+        return self.stopwatch.between(self.model(plain(winner)), model, inputs)
+
+
+def plain(trial: Trial) -> Trial:
+    """The plan of a trial in the form that is made in no time."""
+    return replace(trial, form="fp32" if trial.dtype == "fp32" else "eager")

@@ -48,8 +48,8 @@ class Stopwatch:
         # milliseconds of every op in every scheme by itself, once they are known
         self.costs: Mapping[tuple[str, Scheme], float] = {}
         self.busiest = 0.0  # the largest share of the CPU that other processes had while a speed was measured
-        self.timing = timing
-        self._backend, self._stop = backend, stop
+        self.timing, self.stop = timing, stop
+        self._backend = backend
         self._patience = patience or Patience()
 
     @cached_property
@@ -74,8 +74,8 @@ class Stopwatch:
         """How many times faster than fp32 a model is, and milliseconds of both."""
         if self.example is None:
             return None
-        if self._stop.left is not None:
-            self._patience.seconds = min(self._patience.seconds, self._stop.left)
+        if self.stop.left is not None:
+            self._patience.seconds = min(self._patience.seconds, self.stop.left)
         already_warm = "fp32_model" in self.__dict__
         calls = self._call(self.fp32_model), self._call(model)
         timed = compare(

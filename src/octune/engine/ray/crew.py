@@ -5,6 +5,7 @@
     for found in crew.run(shards): ...          # in the order of the shards, whoever did them
     crew.close()
 
+Those that time are a crew of their own, on nodes where nothing else runs: ``Wanted("auto", timing=True)``.
 A worker that dies costs the shard it was at: another one does it again. Whoever closes the iterator of
 :meth:`Crew.run` has seen enough, and what is still under way is called off.
 """
@@ -18,40 +19,44 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 from octune.engine.ray.kind import difference
 from octune.engine.ray.nodes import Node, connect, disconnect, hire, nodes
 from octune.engine.ray.rounds import Member, Rounds, Shard, taken
+from octune.engine.ray.said import cause
 from octune.engine.ray.signals import undisguised
 from octune.engine.ray.worker import Box
-from octune.errors import ClusterError, summary
+from octune.engine.timed_on import TimedOn
+from octune.errors import ClusterError
 
 __all__ = ["TIMING", "Crew", "Wanted"]
 
 log = logging.getLogger("octune")
-TIMING = "octune_timing"  # the resource of a node where nothing but timing is done
+TIMING = "octune_timing"  # the resource of nodes where nothing but timing is done
 LOOK_SECONDS = 5.0  # how often it is seen whether there are new nodes
 STARTING = 60.0  # seconds that new workers get, and that a run waits for one after it has lost all
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which cluster, and how much of it: ``cpus`` for each worker (None: a node's); where speed is measured,
-    and with how many ``threads`` (None: those of the node). At most this many ``workers`` score.
+    """Which cluster, and how much of it: ``cpus`` for each worker (None: a node's), and at most this many
+    ``workers``. Those for ``timing`` have a node to themselves each, and this many ``threads`` (None: a
+    node's).
     """
 
     address: str = "auto"
     cpus: int | None = None
-    timing: str = "driver"
-    threads: int | None = None
     workers: int | None = None
+    timing: bool = False
+    threads: int | None = None
 
 
 class Crew:
-    """All workers of one run. ``note`` is told what the user should know, ``told`` how many parts of an
-    evaluation, calibration batches or ops each node has done.
+    """All workers of one run that score, or that time. ``note`` is told what the user should know, ``told``
+    how many parts of an evaluation, calibration batches or ops each node has done.
     """
 
     def __init__(
@@ -69,10 +74,11 @@ class Crew:
         self._here: Mapping[str, Any] = {}
         self._connected: bool | None = None  # whether this has connected, and so must disconnect
         self.left_out: dict[str, str] = {}  # nodes that are not used, and why
-        self.timer: Any = None
-        self.timing_node: str | None = None  # its name
         self.rounds = Rounds(self)
         self.kinds: dict[str, Mapping[str, Any]] = {}
+        # Of those that time: the CPU and the threads of all speeds of the run. The first of them says which,
+        # if no earlier process of the run has.
+        self.timed_on: TimedOn | None = None
 
     # -- beginning and end -----------------------------------------------------------------------------------
 
@@ -82,13 +88,28 @@ class Crew:
         self._connected = connect(self.wanted.address)
         self.muster(STARTING)
         if not self.members:
-            reasons = "; ".join(f"{node}: {why}" for node, why in self.left_out.items())
-            raise ClusterError(
+            raise ClusterError(self._nobody())
+
+    def _nobody(self) -> str:
+        """Why there are no workers at all."""
+        reasons = "; ".join(f"{node}: {why}" for node, why in self.left_out.items())
+        if not self.wanted.timing:
+            return (
                 "No node of the cluster can score for this run. It needs nodes with the CPU class and the "
                 f"library versions of the machine that tunes. {reasons or 'There are no nodes with CPUs.'}"
             )
-        if self.wanted.timing == "node":
-            self._hire_timer()
+        if reasons:
+            return f"engine.timing is node, and no node with the resource {TIMING} can be used. {reasons}"
+        if any(TIMING in node.resources for node in nodes()):
+            return (
+                f"The nodes with the resource {TIMING} gave no worker in {STARTING:g} s. Nothing else may "
+                "run on them."
+            )
+        return (
+            f"engine.timing is node, and no node of the cluster has the resource {TIMING}. Start one with: "
+            f"ray start --address=... --resources='{{\"{TIMING}\": 1}}'. Or leave engine.timing out: then "
+            "this machine times."
+        )
 
     def close(self) -> None:
         """Let everybody go, whatever they are at."""
@@ -97,10 +118,10 @@ class Crew:
         if self._connected is None:
             return
         hired = [member.actor for member in (*self.members, *self._recruits.values())]
-        for actor in [*hired, *([self.timer] if self.timer is not None else [])]:
+        for actor in hired:
             with contextlib.suppress(Exception):  # the cluster may be gone: there is nobody left to let go
                 ray.kill(actor)
-        self.members, self._recruits, self.timer = [], {}, None
+        self.members, self._recruits = [], {}
         if self._connected:
             disconnect()
         self._connected = None
@@ -135,9 +156,10 @@ class Crew:
         """Hire where there is room."""
         self._looked = time.monotonic()
         for node in nodes():
-            if TIMING in node.resources or node.id in self._unfit:
+            if (TIMING in node.resources) != self.wanted.timing or node.id in self._unfit:
                 continue
-            room = node.slots(self.wanted.cpus) - self._hired[node.id]
+            slots = 1 if self.wanted.timing else node.slots(self.wanted.cpus)
+            room = slots - self._hired[node.id]
             for _ in range(max(0, min(room, self._wanting))):
                 self._recruit(node)
 
@@ -149,7 +171,8 @@ class Crew:
 
     def _recruit(self, node: Node) -> None:
         self._hired[node.id] += 1
-        actor = hire(node, self.wanted.cpus)
+        alone = {TIMING: 1} if self.wanted.timing else None
+        actor = hire(node, self.wanted.cpus, alone, self.wanted.threads)
         self._recruits[actor.describe.remote()] = Member(actor, node)
 
     def _meet(self, ref: Any) -> None:
@@ -162,9 +185,9 @@ class Crew:
             return
         try:
             kind = ray.get(ref)
-            why = difference(self._here, kind)
+            why = difference(self._here, kind) or self._times_otherwise(kind)
         except ray.exceptions.RayError as error:
-            why = f"a worker could not start there ({summary(error)})"
+            why = f"a worker could not start there ({cause(error)})"
         if why:
             ray.kill(member.actor)
             self._unfit.add(member.node.id)
@@ -175,32 +198,21 @@ class Crew:
         self.kinds[member.node.name] = kind
         self.members.append(member)
 
-    def _hire_timer(self) -> None:
-        import ray
+    def _times_otherwise(self, kind: Mapping[str, Any]) -> str:
+        """Why what is timed there cannot be compared with what is timed elsewhere; empty if it can, and for
+        those that do not time.
+        """
+        if not self.wanted.timing:
+            return ""
+        there = TimedOn(kind["cpu"], len(kind["cores"]))
+        self.timed_on = self.timed_on or there
+        same = there == self.timed_on
+        return "" if same else f"it times on {there}, and the speeds of this run are of {self.timed_on}"
 
-        chosen = next((node for node in nodes() if TIMING in node.resources), None)
-        if chosen is None:
-            raise ClusterError(
-                f"engine.timing is node, and no node of the cluster has the resource {TIMING}. Start one "
-                f"with: ray start --address=... --resources='{{\"{TIMING}\": 1}}'. Or leave engine.timing "
-                "out: then this machine times."
-            )
-        self.timer = hire(chosen, None, {TIMING: 1}, self.wanted.threads)
-        try:
-            kind = ray.get(self.timer.describe.remote(), timeout=STARTING)
-        except ray.exceptions.RayError as error:
-            raise ClusterError(
-                f"The timing node {chosen.name} gave no worker in {STARTING:g} s: {summary(error)}. Nothing "
-                "else may run on it."
-            ) from error
-        if why := difference(self._here, kind):
-            raise ClusterError(f"The timing node {chosen.name} cannot be used: {why}.")
-        self.kinds[chosen.name] = kind
-        self.timing_node = chosen.name
-
-    def ask_timer(self, method: str, *arguments: Any) -> Any:
-        """Have the node that times answer; the machine that tunes waits."""
-        return taken(getattr(self.timer, method).remote(*arguments))
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Have any one of them answer; if it dies at that, another one does."""
+        with closing(self.run([Shard(method, arguments, 1)])) as found:
+            return next(found)
 
     def all(self, method: str, *arguments: Any) -> None:
         """Have all workers do something; what one of them raises is raised here."""
@@ -246,11 +258,11 @@ class Crew:
     def wait_for_somebody(self) -> None:
         """All workers are gone: wait for new ones; ClusterError if none come."""
         until = time.monotonic() + STARTING
+        these = "All nodes that time" if self.wanted.timing else "All workers of the cluster"
         while not self.members:
             if time.monotonic() > until:
                 raise ClusterError(
-                    f"All workers of the cluster are gone, and none came back in {STARTING:g} s. What was "
-                    "learned is in the journal: resume the run when the cluster is back, or with "
-                    "engine: local."
+                    f"{these} are gone, and none came back in {STARTING:g} s. What was learned is in the "
+                    "journal: resume the run when the cluster is back, or with engine: local."
                 )
             self.muster(1.0)

@@ -1,20 +1,21 @@
-"""Workers observe calibration batches and probe ops, each a part of them; ops are timed where speed is
-measured.
+"""Workers observe calibration batches and probe ops, each a part of them; the nodes that time share out ops.
 
 study.survey.hands = RayHands(study)
 
 What they find is what one process finds, to the bit: statistics of parts are merged in their order, and a
-worker probes its ops among all the others, on the same samples, with as many threads as the driver has.
+worker probes its ops among all the others, on the same samples, with as many threads as the driver has. All
+schemes of an op are timed on one node, and so are all ops that take the same time.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from octune.calibration import Observed, Ranges
+from octune.cost.table import alike
 from octune.engine.hands import Hands
 from octune.engine.ray.rounds import Shard
 from octune.plan import Op, Scheme
@@ -22,7 +23,9 @@ from octune.plan import Op, Scheme
 if TYPE_CHECKING:
     from octune.engine.ray.study import RayStudy
 
-__all__ = ["RayHands"]
+__all__ = ["RayHands", "shared_out"]
+
+T = TypeVar("T")
 
 
 class RayHands(Hands):
@@ -34,8 +37,11 @@ class RayHands(Hands):
 
     @property
     def timer(self) -> str:  # type: ignore[override]
-        node = self._study.crew.timing_node
-        return super().timer if node is None else f"the timing node {node}"
+        timers = self._study.timers
+        if timers is None:
+            return super().timer
+        names = sorted(member.node.name for member in timers.members)
+        return f"the timing node{'s' * (len(names) > 1)} {' and '.join(names)}"
 
     def observed(self, inputs: Iterable[Any], samples: int) -> Iterator[Observed]:
         study, crew = self._study, self._study.crew
@@ -70,9 +76,13 @@ class RayHands(Hands):
         if study.parcel is None:
             return super().harm(candidates, ranges, inputs)
         asked = crew.put((candidates, list(inputs)))
+        sizes = {op.name: op.parameters + 1 for op in self.backend.ops()}
+        groups = self.backend.probed_together([name for name in candidates if candidates[name]])
         shards = [
             Shard("harm", (study.parcel, study.prepared, study.boxed(ranges), asked, only), len(only))
-            for only in self._shares(candidates, len(crew.members))
+            for only in shared_out(
+                groups, len(crew.members), lambda name: sizes[name] * len(candidates[name])
+            )
         ]
         values: dict[tuple[str, Scheme], float] = {}
         with closing(crew.run(shards)) as found:
@@ -80,25 +90,35 @@ class RayHands(Hands):
                 values |= part
         return values
 
-    def _shares(self, candidates: Mapping[str, Sequence[Scheme]], workers: int) -> list[list[str]]:
-        """Names of ops, as much work for each worker: what is probed together stays together."""
-        weights = {op.name: op.parameters + 1 for op in self.backend.ops()}
-
-        def work(names: Sequence[str]) -> int:
-            return sum(weights[name] * len(candidates[name]) for name in names)
-
-        groups = self.backend.probed_together([name for name in candidates if candidates[name]])
-        shares: list[tuple[int, int, list[str]]] = [(0, number, []) for number in range(max(1, workers))]
-        for group in sorted(groups, key=work, reverse=True):
-            load, number, names = heapq.heappop(shares)
-            heapq.heappush(shares, (load + work(group), number, [*names, *group]))
-        return [names for _, _, names in sorted(shares, key=lambda share: share[1]) if names]
-
     def costs(self, ops: Sequence[Op], ranges: Ranges) -> dict[tuple[str, Scheme], float]:
-        study = self._study
-        if study.crew.timing_node is None:
+        study, timers = self._study, self._study.timers
+        if timers is None:
             return super().costs(ops, ranges)
-        found: dict[tuple[str, Scheme], float] = study.crew.ask_timer(
-            "costs", study.parcel, study.prepared, study.boxed(ranges), ops
-        )
-        return found
+        groups = alike(ops, ranges)
+        firsts = {group[0].name for group in groups}  # the others of a group are not timed
+        shards = [
+            Shard("costs", (study.parcel, study.prepared, study.boxed(ranges), part), len(part))
+            for part in shared_out(
+                groups,
+                len(timers.members),
+                lambda op: (op.parameters + 1) * len(op.schemes) if op.name in firsts else 0,
+            )
+        ]
+        values: dict[tuple[str, Scheme], float] = {}
+        with closing(timers.run(shards)) as found:
+            for part in found:
+                values |= part
+        return {key: values[key] for op in ops for s in op.schemes if (key := (op.name, s)) in values}
+
+
+def shared_out(groups: Iterable[Sequence[T]], workers: int, work: Callable[[T], int]) -> list[list[T]]:
+    """Members of groups, as much work for each worker; a group stays together."""
+
+    def load(group: Sequence[T]) -> int:
+        return sum(work(one) for one in group)
+
+    shares: list[tuple[int, int, list[T]]] = [(0, number, []) for number in range(max(1, workers))]
+    for group in sorted(groups, key=load, reverse=True):
+        least, number, members = heapq.heappop(shares)
+        heapq.heappush(shares, (least + load(group), number, [*members, *group]))
+    return [members for _, _, members in sorted(shares, key=lambda share: share[1]) if members]

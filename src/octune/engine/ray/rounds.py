@@ -20,6 +20,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from octune.engine.ray.nodes import Node
+from octune.engine.ray.said import cause
 from octune.engine.ray.signals import undisguised, uninterrupted
 from octune.errors import EvaluationError, EvaluationTimeout, plural, summary
 
@@ -330,7 +331,7 @@ def taken(ref: Any) -> Any:
         with undisguised():
             return ray.get(ref)
     except ray.exceptions.RayTaskError as error:
-        cause = error.cause
-        if isinstance(cause, Exception) and not isinstance(cause, ray.exceptions.RayError):
-            raise cause from None
-        raise EvaluationError(f"A worker of the cluster failed: {summary(error)}") from error
+        raised = error.cause
+        if isinstance(raised, Exception) and not isinstance(raised, ray.exceptions.RayError):
+            raise raised from None
+        raise EvaluationError(f"A worker of the cluster failed: {cause(error)}") from error

@@ -19,14 +19,15 @@ from typing import Any
 from octune.backends.terms import Settings
 from octune.calibration import Ranges
 from octune.cost.latency import FP32, Latency, Speedup, Timed
-from octune.engine.local import Study
+from octune.engine.local import Study, plain
 from octune.engine.ray.crew import Crew
 from octune.engine.ray.foresight import Foresight
 from octune.engine.ray.hands import RayHands
 from octune.engine.ray.kind import describe
 from octune.engine.ray.rounds import Shard
 from octune.engine.ray.together import Wait
-from octune.engine.ray.worker import Box, Parcel, Recipe
+from octune.engine.ray.worker import Box, HowTimed, Parcel, Recipe
+from octune.engine.timed_on import TimedOn
 from octune.errors import EvaluationTimeout, UnsupportedError, WorkspaceError, plural, summary
 from octune.evaluation.base import Evaluator
 from octune.evaluation.evaluator import MetricEvaluator
@@ -58,6 +59,7 @@ class RayStudy(Study):
     """One model being tuned, with the help of a crew of workers."""
 
     crew: Crew = field(kw_only=True)
+    timers: Crew | None = field(default=None, kw_only=True)  # None: this machine times
     luggage: Luggage = field(kw_only=True)
     parcel: Parcel | None = field(default=None, init=False)
 
@@ -67,8 +69,7 @@ class RayStudy(Study):
         self._foresight = Foresight(self)
         self._ahead: Iterable[Plan] = ()
         self.survey.hands = RayHands(self)
-        timed = {"cost"} if self.crew.wanted.timing == "node" else set[str]()
-        self.apart.elsewhere = frozenset({"harm"} | timed)
+        self.apart.elsewhere = frozenset({"harm"} if self.timers is None else {"harm", "cost"})
 
     # -- beginning and end -----------------------------------------------------------------------------------
 
@@ -76,17 +77,29 @@ class RayStudy(Study):
         self._begin()
         return super().baseline()
 
+    def same_timing(self) -> None:
+        if self.timers is None:
+            super().same_timing()  # else those that time are chosen by it
+
     def _begin(self) -> None:
         """Hire the crew and send it what it works on."""
         self.clock.enter("cluster", f"starting workers on the cluster at {self.crew.wanted.address}")
         here = describe()
         self._same_class(here)
+        self.same_timing()
         self.crew.start(here)
+        timed_on = self._hire_timers(here)
         self.parcel = self._packed()
         self.crew.all("open", self.parcel)
+        crews = self._crews
         self.journal.append(
             "cluster",
-            {"driver": here, "nodes": self.crew.kinds, "left out": self.crew.left_out},
+            {
+                "driver": here,
+                "nodes": {name: kind for crew in crews for name, kind in crew.kinds.items()},
+                "left out": {name: why for crew in crews for name, why in crew.left_out.items()},
+                "timed on": timed_on.to_json(),
+            },
         )
         self.note(
             f"scored by {plural(len(self.crew.members), 'worker')} on "
@@ -96,15 +109,30 @@ class RayStudy(Study):
         )
 
     def _same_class(self, here: Mapping[str, Any]) -> None:
-        """A run that is resumed goes on where its speeds can be compared."""
-        for record in self.journal.records("cluster"):
-            before = record["driver"]
-            if (before["cpu"], before["class"]) != (here["cpu"], here["class"]):
-                raise WorkspaceError(
-                    f"The run in {self.journal.folder} was begun on another kind of CPU ({before['cpu']}, "
-                    f"here {here['cpu']}): its speeds cannot be compared with those of this machine. Resume "
-                    "it on a machine of that kind, or choose another workspace.path."
-                )
+        """A run that is resumed goes on where its scores can be compared."""
+        before = self.journal.last("cluster")
+        if before is None:
+            return
+        with self.journal.understood():
+            kind = before["driver"]["cpu"], before["driver"]["class"]
+        if kind[1] != here["class"]:
+            raise WorkspaceError(
+                f"The run in {self.journal.folder} was begun on another class of CPU ({kind[0]}, here "
+                f"{here['cpu']}): its scores cannot be compared with those of this machine. Resume it on a "
+                "machine of that class, or choose another workspace.path."
+            )
+
+    def _hire_timers(self, here: Mapping[str, Any]) -> TimedOn:
+        """Hire those that time, if there are to be any; what the speeds of this run are of."""
+        if self.timers is None:
+            return TimedOn.of(self.backend)
+        self.timers.timed_on = TimedOn.before(self.journal)
+        self.timers.start(here)
+        return self.timers.timed_on or TimedOn.of(self.backend)
+
+    @property
+    def _crews(self) -> list[Crew]:
+        return [self.crew, *([] if self.timers is None else [self.timers])]
 
     def _packed(self) -> Parcel:
         model, opens, evaluators = self.luggage.model, self.luggage.opens, dict[str, Box]()
@@ -146,7 +174,8 @@ class RayStudy(Study):
         return [self.evaluator, *([] if self.certifier is None else [self.certifier])]
 
     def close(self) -> None:
-        self.crew.close()
+        for crew in reversed(self._crews):
+            crew.close()  # the first to start has connected
         super().close()
 
     # -- trials ----------------------------------------------------------------------------------------------
@@ -243,31 +272,37 @@ class RayStudy(Study):
         begun = self.crew.rounds.begin(shards(), recipe.key, alone=wait is None)
         return begun.results(wait)
 
-    # -- timing on a node ------------------------------------------------------------------------------------
-
-    @property
-    def _timed_elsewhere(self) -> bool:
-        return self.crew.wanted.timing == "node" and self.stopwatch.example is not None
+    # -- timing on nodes -------------------------------------------------------------------------------------
 
     def _fp32_latency(self) -> Latency | None:
-        if not self._timed_elsewhere:
+        if self.timers is None or self.stopwatch.example is None:
             return super()._fp32_latency()
         with self.clock.within("timing"):
-            found: Latency | None = self.crew.ask_timer("fp32_latency", *self._timing())
+            found: Latency | None = self.timers.ask("fp32_latency", self.parcel, self._timed())
         return found
 
     def speed(self, model: Any, rival: Speedup = FP32, most: float = math.inf) -> Timed | None:
-        if not isinstance(model, _Elsewhere) or not self._timed_elsewhere:
+        if self.timers is None or self.stopwatch.example is None or not isinstance(model, _Elsewhere):
             return super().speed(model.here if isinstance(model, Spread) else model, rival, most)
-        parcel, example, timing = self._timing()
         with self.clock.within("timing"):
-            timed: Timed | None = self.crew.ask_timer(
-                "speed", parcel, model.recipe, example, timing, self.stop.left, rival, most
+            timed: Timed | None = self.timers.ask(
+                "speed", self.parcel, model.recipe, self._timed(), rival, most
             )
         return timed
 
-    def _timing(self) -> tuple[Parcel | None, Box, Any]:
-        return self.parcel, self._box("example", 0, self.stopwatch.example), self.stopwatch.timing
+    def against_plain(self, winner: Trial, model: Any, inputs: Any) -> Timed:
+        if self.timers is None:
+            return super().against_plain(winner, model, inputs)
+        recipes = self._recipe(plain(winner)), self._recipe(winner)
+        found: Timed = self.timers.ask(
+            "between", self.parcel, *recipes, self._timed(), self._box("other size", 0, inputs)
+        )
+        return found
+
+    def _timed(self) -> HowTimed:
+        watch = self.stopwatch
+        inputs = self._box("timed", 0, (watch.example, watch.sizes))
+        return HowTimed(inputs, watch.timing, self.stop.left)
 
 
 def _spreads(evaluator: Evaluator) -> bool:

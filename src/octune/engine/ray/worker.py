@@ -28,7 +28,9 @@ from octune.pinning import placed, threads_of
 from octune.plan import Op, Plan, Scheme
 from octune.score import Score
 
-__all__ = ["Box", "Parcel", "Recipe", "Worker", "fetched"]
+__all__ = ["Box", "HowTimed", "Parcel", "Recipe", "Worker", "fetched"]
+
+SOON = 1e-3  # seconds left when there are none: zero would be no limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,17 @@ class Recipe:
     def key(self) -> tuple[str, ...]:
         boxes = (self.prepared, self.ranges)
         return (self.form, self.plan.digest, *(box.key if box else "" for box in boxes))
+
+
+@dataclass(frozen=True, slots=True)
+class HowTimed:
+    """How models are timed: on which example and on which sizes of ``inputs``, and how many seconds are left
+    for it.
+    """
+
+    inputs: Box
+    timing: Timing
+    left: float | None = None
 
 
 class Worker:
@@ -173,34 +186,42 @@ class Worker:
 
     # -- timing ----------------------------------------------------------------------------------------------
 
-    def fp32_latency(self, parcel: Parcel, example: Box, timing: Timing) -> Any:
-        """One look at how long fp32 takes."""
-        return self._timing(parcel, example, timing, None).fp32()
+    def fp32_latency(self, parcel: Parcel, timed: HowTimed) -> tuple[float, Any]:
+        """Seconds, and one look at how long fp32 takes."""
+        begun = time.perf_counter()
+        found = self._timing(parcel, timed).fp32()
+        return time.perf_counter() - begun, found
 
     def speed(
-        self,
-        parcel: Parcel,
-        recipe: Recipe,
-        example: Box,
-        timing: Timing,
-        left: float | None,
-        rival: Speedup,
-        most: float,
-    ) -> Any:
-        """How fast a model is here, in turns with fp32."""
-        model = self._made(parcel, recipe)
-        return self._timing(parcel, example, timing, left).speed(model, rival, most)
+        self, parcel: Parcel, recipe: Recipe, timed: HowTimed, rival: Speedup, most: float
+    ) -> tuple[float, Any]:
+        """Seconds, and how fast a model is here, in turns with fp32."""
+        model, begun = self._made(parcel, recipe), time.perf_counter()
+        found = self._timing(parcel, timed).speed(model, rival, most)
+        return time.perf_counter() - begun, found
+
+    def between(
+        self, parcel: Parcel, plain: Recipe, recipe: Recipe, timed: HowTimed, inputs: Box
+    ) -> tuple[float, Any]:
+        """Seconds, and how fast a model is on these inputs, in turns with the plain one."""
+        models, begun = (self._make(parcel, plain), self._made(parcel, recipe)), time.perf_counter()
+        found = self._timing(parcel, timed).between(*models, self._fetched(inputs))
+        return time.perf_counter() - begun, found
 
     def costs(
         self, parcel: Parcel, prepared: Box | None, ranges: Box, ops: Sequence[Op]
-    ) -> dict[tuple[str, Scheme], float]:
-        """Milliseconds of every op in every scheme."""
-        return measure_ops(self._ready(parcel, prepared), ops, self._fetched(ranges))
+    ) -> tuple[float, dict[tuple[str, Scheme], float]]:
+        """Seconds, and milliseconds of these ops in every scheme."""
+        backend, begun = self._ready(parcel, prepared), time.perf_counter()
+        found = measure_ops(backend, ops, self._fetched(ranges))
+        return time.perf_counter() - begun, found
 
-    def _timing(self, parcel: Parcel, example: Box, timing: Timing, left: float | None) -> Stopwatch:
+    def _timing(self, parcel: Parcel, timed: HowTimed) -> Stopwatch:
         if self._stopwatch is None:
+            example, sizes = self._fetched(timed.inputs)
             backend = self._ready(parcel, None)
-            self._stopwatch = Stopwatch(backend, timing, Stop(left or 0), self._fetched(example))
+            self._stopwatch = Stopwatch(backend, timed.timing, Stop(), example, sizes=sizes)
+        self._stopwatch.stop = Stop() if timed.left is None else Stop(max(timed.left, SOON))
         return self._stopwatch
 
     # -- what is kept ----------------------------------------------------------------------------------------
