@@ -1,6 +1,7 @@
 """What a Ray cluster gains, and what a night of tuning costs on one.
 
 python benchmarks/cluster.py                      # measure, check the simulation, plan the night
+python benchmarks/cluster.py --known 0.3 19       # plan the night with constants that were measured before
 python benchmarks/cluster.py --squad SHARED       # SQuAD on two nodes of one CPU against this process
 python benchmarks/cluster.py --harm SHARED        # what of a harm probe every worker does again
 
@@ -172,12 +173,22 @@ def main() -> int:
     parser.add_argument("--squad", type=Path, metavar="SHARED", help="compare on SQuAD; its models and data")
     parser.add_argument("--harm", type=Path, metavar="SHARED", help="measure what each worker does again")
     parser.add_argument("--samples", type=int, help="with --squad: only this many windows")
+    parser.add_argument(
+        "--known",
+        type=float,
+        nargs=2,
+        metavar=("MS", "SECONDS"),
+        help="of a shard, and until workers are there",
+    )
     options = parser.parse_args()
     sys.path[:0] = [str(ROOT)]
     from tests.ray_cluster import cluster
 
     from octune.errors import plural
 
+    if options.known is not None:
+        plan_night(Constants(options.known[0] / 1000, options.known[1]))
+        return 0
     if options.harm is not None:
         return repeated(options.harm)
     if options.squad is not None:
@@ -198,6 +209,14 @@ def main() -> int:
                 f"{what}, {plural(workers, 'worker')}: {found[place]:.2f} s, {gain:.2f}x; "
                 f"the simulation says {told:.2f} s"
             )
+    plan_night(known)
+    return int(off > TOLERANCE)
+
+
+def plan_night(known: Constants) -> None:
+    """Say how long each model of the zoo takes alone and with nodes that score, and what a night comes to."""
+    from octune.errors import plural
+
     print(f"{MODELS} models on {NODES} nodes of {CORES_OF_ROWS} cores, in {NIGHT / 3600:.0f} hours:")
     for file in sorted((ROOT / "benchmarks" / "zoo_rows").glob("*.json")):
         row = json.loads(file.read_text())
@@ -208,7 +227,6 @@ def main() -> int:
             f"  {row['name']}: {alone:.0f} s alone, {shared:.0f} s with 8 nodes that score; "
             f"all in {hours:.1f} h, {plural(group, 'node')} for each{verdict}"
         )
-    return int(off > TOLERANCE)
 
 
 def repeated(shared: Path) -> int:

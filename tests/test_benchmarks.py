@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -154,3 +155,19 @@ def test_the_simulation_of_a_cluster_is_bound_by_its_workers_and_by_its_driver()
     assert module.tuned(row, 4, free) == pytest.approx(5 + harm + 60 / 4, rel=0.05)
     hours, group = module.night(row, 50, free)
     assert (hours, group) == (pytest.approx(20 * 67 / 3600), 1)
+
+
+def test_the_page_on_clusters_has_what_the_simulation_says(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the constants that it names, and the rows of the zoo as they are now."""
+    page = (ROOT / "docs" / "cluster.md").read_text()
+    named = re.search(r"cluster\.py --known (\S+) (\S+)`", page)
+    assert named
+    shard, start = map(float, named.groups())
+    module = load_script("benchmarks/cluster.py")
+    module.plan_night(module.Constants(shard / 1000, start))
+    said = re.findall(
+        r": (\d+) s alone, (\d+) s with .* all in (\S+) h, (.*) for each", capsys.readouterr().out
+    )
+    table = re.findall(r"^\| .* \| (\d+) s \| (\d+) s \| (\S+) h, one (node) for each model \|$", page, re.M)
+    assert len(table) == 4
+    assert {(*row[:3], "1 node") for row in table} <= set(said)

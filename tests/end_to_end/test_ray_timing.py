@@ -192,5 +192,5 @@ def test_a_winner_in_another_form_is_looked_at_in_another_size_where_it_was_time
         progress=False,
     )
     assert len(result.trials) > 1
-    assert asked.count("between") == 1
+    assert asked.count("between") == 1, (asked, result.trials, result.notes)
     assert Journal.read(tmp_path).last("other size")["answer"] is not None

@@ -7,7 +7,7 @@ import pytest
 from octune.engine.ray.said import cause
 
 CREATION = """The actor died because of an error raised in its creation task, \
-\x1b[36mray::Worker.__init__()\x1b[39m (pid=7, ip=10.0.0.2, actor_id=0a, repr=<octune.engine.ray.worker.Worker object at 0x7f>)
+\x1b[36mray::Worker.__init__()\x1b[39m (pid=7, ip=10.0.0.2, actor_id=0a)
   File "/usr/lib/python3.11/concurrent/futures/_base.py", line 449, in result
     return self.__get_result()
   File "/home/me/octune/src/octune/engine/ray/worker.py", line 118, in __init__
