@@ -132,19 +132,27 @@ def test_a_node_that_is_lost_while_it_times_costs_nothing_but_time(
 
 def test_speeds_of_two_kinds_of_cpu_never_meet(data: Digits, address: str, tmp_path: Path) -> None:
     """A run goes on where its speeds were measured, and nowhere else, on whichever engine."""
-    tune(data, on(address, timing="node"), tmp_path)
-    journal = tmp_path / "journal.jsonl"
-    lines = journal.read_text().splitlines()
-    cpu = json.dumps(describe()["cpu"])
-    before, after = f'"timed on": {{"cpu": {cpu}', '"timed on": {"cpu": "Another CPU"'
-    assert sum(before in line for line in lines) == 1
-    # Lines of people's own have no checksum.
-    journal.write_text("".join(re.sub(SUM, "}", line.replace(before, after)) + "\n" for line in lines))
-    with pytest.raises(ClusterError, match=r"no node .* can be used\. .* of Another CPU with 1 thread"):
-        tune(data, on(address, timing="node"), tmp_path)
-    for engine in ("local", on(address)):
+    there, here = tmp_path / "there", tmp_path / "here"
+    tune(data, on(address, timing="node"), there)
+    elsewhere(there, '"timed on": {"cpu": ')
+    tune(data, "local", here)
+    elsewhere(here, '"machine": {"cpu": ')
+    for folder in (there, here):
+        with pytest.raises(ClusterError, match=r"no node .* can be used\. .* of Another CPU with 1 thread"):
+            tune(data, on(address, timing="node"), folder)
         with pytest.raises(WorkspaceError, match=r"another kind of CPU \(Another CPU with 1 thread, here "):
-            tune(data, engine, tmp_path)
+            tune(data, on(address), folder)
+    with pytest.raises(WorkspaceError, match=r"another kind of CPU \(Another CPU with 1 thread, here "):
+        tune(data, "local", there)
+
+
+def elsewhere(folder: Path, said: str) -> None:
+    """The journal of a run as if another CPU had been at work."""
+    journal = folder / "journal.jsonl"
+    text, before = journal.read_text(), said + json.dumps(describe()["cpu"])
+    assert before in text
+    # Lines of people's own have no checksum.
+    journal.write_text(re.sub(SUM, "}", text.replace(before, said + '"Another CPU"')))
 
 
 def test_nodes_that_time_have_as_many_threads(address: str) -> None:

@@ -116,8 +116,9 @@ class Study:
         return self.baseline_trial
 
     def same_timing(self) -> None:
-        """WorkspaceError if this run was begun on a cluster where speeds are others than here."""
-        TimedOn.of(self.backend).go_on(self.journal)
+        """WorkspaceError if this run was on a cluster, where speeds are others than here."""
+        if self.journal.last("cluster") is not None:
+            TimedOn.of(self.backend).go_on(self.journal)
 
     def _score_fp32(self) -> dict[str, Any]:
         self.clock.enter("baseline", "scoring the fp32 model")

@@ -1,7 +1,7 @@
 """Which CPU the speeds of a run are of, and on how many threads: times of two are never compared.
 
 TimedOn.of(backend)             # here
-TimedOn.before(journal)         # of a run on a cluster that is resumed; None for others
+TimedOn.before(journal)         # of a run that is resumed; None for a new one
 """
 
 from __future__ import annotations
@@ -36,12 +36,15 @@ class TimedOn:
 
     @classmethod
     def before(cls, journal: Journal) -> TimedOn | None:
-        """What a run on a cluster has begun with."""
-        record = journal.last("cluster")
-        if record is None:
+        """What a run that is resumed has begun with."""
+        cluster = journal.last("cluster")
+        if cluster is None and journal.last("baseline") is None:
             return None
         with journal.understood():
-            return cls.from_json(record["timed on"])
+            if cluster is not None:
+                return cls.from_json(cluster["timed on"])
+            first = journal.records("run")[0]["environment"]
+            return cls(str(first["machine"]["cpu"]), int(first["threads"]))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TimedOn:

@@ -78,8 +78,8 @@ class RayStudy(Study):
         return super().baseline()
 
     def same_timing(self) -> None:
-        if self.timers is None:
-            super().same_timing()  # else those that time are chosen by it
+        if self.timers is None:  # else those that time are chosen by it
+            TimedOn.of(self.backend).go_on(self.journal)
 
     def _begin(self) -> None:
         """Hire the crew and send it what it works on."""
