@@ -16,9 +16,10 @@ from octune.errors import PlanError
 from octune.int8 import Limit
 from octune.machine import pretending, probe_machine
 from octune.plan import Scheme
-from tests.backends.saturation import CONV, LINEAR, NEW_CPU, Array, ExactSums, Shape
+from tests.backends.saturation import CONV, CONV_OF_OTHER_RANKS, LINEAR, NEW_CPU, Array, ExactSums, Shape
 
 OFFERED = [shape for shape in LINEAR + CONV if shape.groups <= GROUPS or shape.groups == shape.inputs]
+OFFERED += [shape for shape in CONV_OF_OTHER_RANKS if shape.rank == 3 and shape.groups == 1]
 
 
 class TestTensorFlow(ExactSums):
@@ -35,6 +36,13 @@ class TestTensorFlow(ExactSums):
                 x = tf.compat.v1.placeholder(tf.float32, [None, shape.inputs], name="x")
                 tf.matmul(x, tf.constant(weight.T.copy()), name="y")
                 return graph
+            if shape.rank == 3:  # int8 where the sizes are known
+                sizes = [shape.kernel + 3] * 3
+                x = tf.compat.v1.placeholder(tf.float32, [None, *sizes, shape.inputs], name="x")
+                tf.nn.conv3d(
+                    x, tf.constant(weight.transpose(2, 3, 4, 1, 0).copy()), [1] * 5, "VALID", name="y"
+                )
+                return graph
             x = tf.compat.v1.placeholder(tf.float32, [None, None, None, shape.inputs], name="x")
             if shape.groups < shape.inputs:
                 tf.nn.conv2d(x, tf.constant(weight.transpose(2, 3, 1, 0).copy()), 1, "VALID", name="y")
@@ -44,10 +52,10 @@ class TestTensorFlow(ExactSums):
         return graph
 
     def batch(self, x: Array) -> dict[str, Array]:
-        return {"x": np.ascontiguousarray(x.transpose(0, 2, 3, 1)) if x.ndim == 4 else x}
+        return {"x": np.ascontiguousarray(np.moveaxis(x, 1, -1))}
 
     def channels_first(self, y: Array) -> Array:
-        return y.transpose(0, 3, 1, 2)
+        return np.moveaxis(y, -1, 1)
 
     def grids(self, shape: Shape, scheme: Scheme) -> Sequence[tuple[int, int]]:
         """Around zero, convolutions and what is quantized at run time read int8 without -128."""
