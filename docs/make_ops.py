@@ -142,10 +142,15 @@ ROWS = [
         also={"tensorflow": "float, listed"},
     ),
     Row(
-        "plain recurrent layers, single cells",
-        {"torch": ["rnn", "rnn_cell"], "onnx": ["rnn"]},
+        "plain recurrent layers", {"torch": ["rnn"], "onnx": ["rnn"]},
+        (NONE, NONE, "S", NONE, NONE, NONE),
+        also={"tensorflow": "float, listed"},
+    ),
+    Row(
+        "single recurrent cells", {"torch": ["linear"], "onnx": ["matmul", "gemm"]},
         (NONE, NONE, "S", NONE, "D", NONE),
         also={"tensorflow": "float, listed"},
+        why="In PyTorch the two products of a cell are linear layers of their own.",
     ),
     Row(
         "einsum with weights",

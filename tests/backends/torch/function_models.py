@@ -152,6 +152,17 @@ class Tied(nn.Module):
         return F.linear(torch.relu(self.dense(h)), self.words.weight)
 
 
+class Mirrored(nn.Module):
+    """An autoencoder that decodes with the weight that it encodes with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.bias = nn.Linear(64, 48), parameter(64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(torch.relu(self.encode(x)), self.encode.weight.t(), self.bias)
+
+
 class Adapted(nn.Linear):
     """A linear layer with a low-rank one beside it."""
 
@@ -207,6 +218,26 @@ class Listed(nn.Module):
         for weight in self.row:
             x = torch.tanh(x @ weight.to(x))
         return F.linear(x, self.named["last"])
+
+
+class Cells(nn.Module):
+    """A decoder that runs step by step, with a cell of each class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.LSTMCell(64, 64), nn.GRUCell(64, 64, bias=False)
+        self.plain, self.last = nn.RNNCell(64, 64, nonlinearity="relu"), nn.RNNCell(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        state, others, made = None, [None, None, None], []
+        for step in x[:, :5].unbind(1):
+            state = self.first(step, state)
+            y, kept = state[0], list[torch.Tensor]()
+            for cell, own in zip((self.second, self.plain, self.last), others, strict=True):
+                kept.append(y := cell(y, own))
+            others = kept
+            made.append(y)
+        return torch.stack(made, 1)
 
 
 @dataclass(frozen=True)
@@ -291,6 +322,7 @@ MODELS = [
         },
         size=0.55,  # the table is kept twice
     ),
+    Case(Mirrored, vectors(), linears("encode", "encode.weight_1"), size=0.8),  # the weight is kept twice
     Case(Adapted, vectors(), linears("down", "up", "weight")),
     Case(
         Mixture,
@@ -298,5 +330,12 @@ MODELS = [
         linears(*(f"{name}_{number}" for name in ("up", "down") for number in range(3)), "gate"),
     ),
     Case(Listed, vectors(), linears("layers.0", "layers.1", "row_0", "row_1", "named.last")),
+    Case(
+        Cells,
+        vectors(),
+        linears(
+            *(f"{name}.weight_{of}" for name in ("first", "second", "plain", "last") for of in ("ih", "hh"))
+        ),
+    ),
     Case(Experts, vectors(), linears("experts_0", "experts_1", "experts_2"), exports=False),
 ]

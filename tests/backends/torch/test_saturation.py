@@ -63,7 +63,7 @@ class TestStepByStep(TestRecurrent):
     @pytest.fixture(autouse=True)
     @staticmethod
     def without_whole_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(recurrence, "whole_layers", lambda: False)
+        monkeypatch.setattr(recurrence, "whole_layers", lambda cell: False)
 
     def exact_anyway(self) -> bool:
         # without VNNI PyTorch multiplies these matrices itself, and slowly; it looks at the CPU, too

@@ -30,18 +30,23 @@ _quantized: Any = torch.ops.quantized
 aten: Any = torch.ops.aten
 
 
-def whole_layers() -> bool:
-    """Whether this PyTorch has int8 kernels for whole layers, which belong to the quantized tensor types that
-    are being removed. They are up to twice as fast as :mod:`~octune.backends.torch.steps`.
+def whole_layers(cell: str) -> bool:
+    """Whether this PyTorch has an int8 kernel for whole layers of a cell. It has one for gated cells, which
+    belong to the quantized tensor types that are being removed. They are up to twice as fast as
+    :mod:`~octune.backends.torch.steps`.
     """
-    return hasattr(torch, "_make_per_channel_quantized_tensor") and all(
-        hasattr(_quantized, name) for name in ("linear_prepack", "make_quantized_cell_params_dynamic")
+    return (
+        cell in ("lstm", "gru")
+        and hasattr(torch, "_make_per_channel_quantized_tensor")
+        and all(
+            hasattr(_quantized, name) for name in ("linear_prepack", "make_quantized_cell_params_dynamic")
+        )
     )
 
 
-def pack(weights: Sequence[torch.Tensor]) -> list[Any]:
+def pack(weights: Sequence[torch.Tensor], cell: str) -> list[Any]:
     """The weights of every layer and direction as the kernels want them."""
-    return [_parameters(w) for w in directions(weights)] if whole_layers() else list(weights)
+    return [_parameters(w) for w in directions(weights)] if whole_layers(cell) else list(weights)
 
 
 def rename_recurrences(graph: Graph) -> None:
@@ -79,7 +84,7 @@ def run(
     batch_first: bool,
 ) -> tuple[torch.Tensor, ...]:
     """Output and last states. With ``batch_sizes``, x is the data of a packed sequence."""
-    if not whole_layers():
+    if not whole_layers(cell):
         return steps.run(x, state, packed, batch_sizes, cell, bidirectional, batch_first)
     kernel = aten.quantized_lstm if cell == "lstm" else aten.quantized_gru
     types = {"dtype": torch.qint8, "use_dynamic": True} if cell == "lstm" else {}
@@ -133,7 +138,7 @@ def run_in_float(
     floats: list[torch.Tensor] = []
     for w in directions(weights):
         floats += [w.w_ih * w.scale_ih.unsqueeze(1), w.w_hh * w.scale_hh.unsqueeze(1), w.b_ih, w.b_hh]
-    kernel = aten.lstm if cell == "lstm" else aten.gru
+    kernel = getattr(aten, cell)
     layers = len(floats) // 4 // (1 + bidirectional)
     tail = (floats, True, layers, 0.0, False, bidirectional)
     return _called(kernel, x, state, batch_sizes, tail, cell, batch_first)
@@ -149,14 +154,14 @@ def _recurrent(
     batch_first: bool,
     key: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """``key`` stands for the contents of ``weights``: equal keys, equal weights. A GRU has no cell state; an
-    empty tensor is in its place.
+    """``key`` stands for the contents of ``weights``: equal keys, equal weights. Only an LSTM has a cell
+    state; for others an empty tensor is in its place.
     """
     how = (None, cell, bidirectional, batch_first)
     if finite(x, *state):
         # A program could claim the key of another one; where its weights lie it does not choose.
         place = (key, *(str(weight.data_ptr()) for weight in weights))
-        packed = _packed.pop(place, None) or pack(weights)
+        packed = _packed.pop(place, None) or pack(weights, cell)
         _packed[place] = packed
         while len(_packed) > _KEPT:
             _packed.popitem(last=False)

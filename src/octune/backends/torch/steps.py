@@ -1,4 +1,5 @@
-"""Recurrent layers in int8 without any packed objects, for a PyTorch that has no kernels for whole layers.
+"""Recurrent layers in int8 without any packed objects: plain ones, for which PyTorch has no kernels of whole
+layers, and all of them where it has none any more.
 
     output, hidden, cell = run(x, state, weights, None, "lstm", bidirectional=False, batch_first=True)
 
@@ -11,7 +12,8 @@ multiplying one row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
@@ -65,7 +67,7 @@ def run(
     x = x.transpose(0, 1) if turned else x
     sizes = [x.shape[1]] * x.shape[0] if batch_sizes is None else batch_sizes.tolist()
     data = x.flatten(0, -2)
-    step, ends, outputs = _lstm if cell == "lstm" else _gru, [], list[torch.Tensor]()
+    step, ends, outputs = _STEPS[cell], [], list[torch.Tensor]()
     for index, own in enumerate(directions(weights)):
         end = [part[index].clone() for part in state]
         outputs.append(step(data, end, own, sizes, bool(bidirectional and index % 2)))
@@ -120,6 +122,34 @@ def _gru(
             hidden = torch.lerp(n, hidden, z, out=output)
         state[0][:rows] = hidden
     return outputs
+
+
+def _plain(
+    activate: Callable[[torch.Tensor], torch.Tensor],
+    x: torch.Tensor,
+    state: list[torch.Tensor],
+    w: Weights,
+    sizes: list[int],
+    reverse: bool,
+) -> torch.Tensor:
+    outputs = _projected(x, w.w_ih, w.scale_ih, w.b_ih + w.b_hh)
+    shift = _shift(w.w_hh, w.scale_hh)
+    for span, rows in _runs(sizes, reverse):
+        hidden, product = state[0][:rows], _Product(w.w_hh, rows)
+        for output in _steps(outputs[span].view(-1, rows, outputs.shape[1]), reverse):
+            step = product(hidden)
+            output.addcmul_(product.sums, w.scale_hh, value=step).add_(shift, alpha=step)
+            hidden = activate(output)
+        state[0][:rows] = hidden
+    return outputs
+
+
+_STEPS: Mapping[str, Callable[..., torch.Tensor]] = {
+    "lstm": _lstm,
+    "gru": _gru,
+    "rnn_tanh": partial(_plain, torch.tanh_),
+    "rnn_relu": partial(_plain, torch.relu_),
+}
 
 
 def _runs(sizes: list[int], reverse: bool) -> Iterator[tuple[slice, int]]:

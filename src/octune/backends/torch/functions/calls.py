@@ -20,6 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from octune.backends.torch.functions.attention import attention
+from octune.backends.torch.functions.cells import CELLS
 from octune.backends.torch.functions.einsum import product_of, terms_of
 
 __all__ = ["Call", "in_parts", "is_product", "make_module", "read_call"]
@@ -68,8 +70,12 @@ def read_call(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], store
 
 def in_parts(
     func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], stored: Stored
-) -> Callable[[], torch.Tensor] | None:
-    """A product with a batch of large matrices (of experts, say) as one with each; None if it is not one."""
+) -> Callable[[], Any] | None:
+    """A function with several products as one call for each: attention, a recurrent cell, a product with a
+    batch of large matrices (of experts, say). None if it is not one.
+    """
+    if (steps := _IN_STEPS.get(func)) is not None:
+        return partial(steps, *args, **kwargs)
     if kwargs.get("out") is not None:
         return None
     if func in _EINSUMS:
@@ -304,6 +310,7 @@ def _without_stored(signature: inspect.Signature) -> inspect.Signature:
 
 
 _READERS = _readers()
+_IN_STEPS: dict[Any, Callable[..., Any]] = {F.multi_head_attention_forward: attention, **CELLS}
 _EINSUMS = {torch.einsum, aten.einsum.default}
 _BATCHED = {
     torch.bmm, torch.Tensor.bmm, torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, aten.bmm.default,

@@ -103,7 +103,7 @@ def _installed(model: nn.Module, sites: Mapping[Place, Sequence[Site]]) -> nn.Mo
         if tensor is None:
             continue
         flat = tensor.detach().reshape(-1)
-        leaves = _leaves(owner, name, listed)
+        leaves = _leaves(owner, name, listed, _contiguous(tensor.shape))
         named = [replace(site, child=leaf) for site, leaf in zip(listed, leaves, strict=True)]
         children = {
             site.child: site.module(site.matrix(flat), _bias(owner, site)).requires_grad_(False)
@@ -121,7 +121,7 @@ def _bias(owner: nn.Module, site: Site) -> torch.Tensor | None:
     return None if stored is None else layout.of_flat(stored.detach().reshape(-1))
 
 
-def _leaves(owner: nn.Module, name: str, sites: Sequence[Site]) -> list[str]:
+def _leaves(owner: nn.Module, name: str, sites: Sequence[Site], whole: Layout) -> list[str]:
     """What its children are called: as the tensor, but a module has either a tensor or a child of a name."""
     leaf = name.removesuffix("_weight")
     leaf = name if leaf in owner._modules else leaf
@@ -132,15 +132,15 @@ def _leaves(owner: nn.Module, name: str, sites: Sequence[Site]) -> list[str]:
         parts = list(PACKED.get(len(sites), parts))
     kind = kind_of(owner)
     plain = [
-        leaf if len(sites) == 1 or _is_own(kind, site) else f"{leaf}_{part}"
+        leaf if len(sites) == 1 or _is_own(kind, site, whole) else f"{leaf}_{part}"
         for site, part in zip(sites, parts, strict=True)
     ]
     return [f"{one}_op" if hasattr(owner, one) else one for one in plain]
 
 
-def _is_own(kind: Kind | None, site: Site) -> bool:
-    """Whether a use is that of the module itself: of a Linear's weight in a linear product."""
-    return kind is not None and kind.plain.__name__ == site.kind
+def _is_own(kind: Kind | None, site: Site, whole: Layout) -> bool:
+    """Whether a use is that of the module itself: of a Linear's weight, as it is, in a linear product."""
+    return kind is not None and kind.plain.__name__ == site.kind and site.layout == whole
 
 
 def _replace(
@@ -191,7 +191,8 @@ def names(model: nn.Module) -> dict[str, str]:
         kind = kind_of(owner)
         for site in tensor.sites.values():
             leaf = site.child.removesuffix("_op")
-            full = [path] if leaf == "weight" and _is_own(kind, site) else [path, leaf]
+            own = leaf == "weight" and _is_own(kind, site, tensor.layout_)
+            full = [path] if own else [path, leaf]
             found[".".join(filter(None, [path, site.child]))] = ".".join(filter(None, full)) or leaf
     return found
 

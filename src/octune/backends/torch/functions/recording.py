@@ -25,7 +25,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from octune.backends.torch.functions.attention import attention
 from octune.backends.torch.functions.calls import Call, in_parts, is_product, read_call
 from octune.backends.torch.functions.layout import Layout, writes
 from octune.backends.torch.hooks import hooks
@@ -99,9 +98,6 @@ class Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is F.multi_head_attention_forward:
-            with self:
-                return attention(*args, **kwargs)
         parts = in_parts(func, args, kwargs, lambda value: self.of(value) is not None)
         if parts is not None:
             with self:

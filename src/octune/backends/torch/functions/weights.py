@@ -18,13 +18,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.overrides import get_default_nowrap_functions
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from octune.backends.torch.functions.attention import attention
 from octune.backends.torch.functions.calls import Call, in_parts, make_module, read_call
 from octune.backends.torch.functions.layout import Layout, same_memory, writes
 from octune.errors import UnsupportedError
@@ -139,8 +137,6 @@ class StandIn(torch.Tensor):
         call = read_call(func, args, kwargs, _is_weight)
         if call is not None and (done := _routed(call)) is not None:
             return done
-        if func is F.multi_head_attention_forward:
-            return attention(*args, **kwargs)
         if (parts := in_parts(func, args, kwargs, _is_weight)) is not None:
             return parts()
         if call is None and (part := _known_part(func, args, kwargs)) is not None:

@@ -13,7 +13,7 @@ from octune.backends.torch.kinds.base import Kind
 from octune.backends.torch.kinds.conv import Conv1d, Conv2d, Conv3d
 from octune.backends.torch.kinds.embedding import Embedding, EmbeddingBag
 from octune.backends.torch.kinds.linear import Linear, TransposedLinear
-from octune.backends.torch.kinds.recurrent import GRU, LSTM, Cell, PlainRNN
+from octune.backends.torch.kinds.recurrent import GRU, LSTM, PlainRNN
 from octune.backends.torch.kinds.transposed import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from octune.backends.torch.layers import Layer
 
@@ -26,7 +26,6 @@ __all__ = [
     "ConvTranspose1d",
     "ConvTranspose2d",
     "ConvTranspose3d",
-    "Cell",
     "Embedding",
     "EmbeddingBag",
     "GRU",
@@ -52,7 +51,6 @@ KINDS: tuple[type[Kind], ...] = (
     LSTM,
     GRU,
     PlainRNN,
-    Cell,
 )
 # By the names that saved models know them by.
 LAYERS: dict[str, type[Layer]] = {layer.kind: layer for kind in KINDS for layer in kind.layers.values()}

@@ -1,4 +1,4 @@
-"""LSTMs and GRUs, all layers and directions of one module at once, and recurrent modules without int8."""
+"""LSTMs, GRUs and plain recurrent layers: all layers and directions of one module at once."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from octune.int8 import Limit
 from octune.plan import Scheme
 from octune.repair import repairs_of
 
-__all__ = ["GRU", "LSTM", "Cell", "PlainRNN"]
+__all__ = ["GRU", "LSTM", "PlainRNN"]
 
 State = Any  # a tensor, or the two of an LSTM
 
 
 class Int8Recurrent(Layer):
-    """Dynamic int8, in place of ``nn.LSTM`` or ``nn.GRU``. ``settings`` are their arguments.
+    """Dynamic int8, in place of ``nn.LSTM``, ``nn.GRU`` or ``nn.RNN``. ``settings`` are their arguments.
 
     Tensors: of every weight matrix ``<name>_int8`` and ``<name>_scale``, and the biases under their names.
     """
 
     multiplies_int8 = True
-    cell: ClassVar[str]
+    cell: str
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -118,7 +118,7 @@ class Int8Recurrent(Layer):
         if not finite(x, *state):
             return run_in_float(x, state, list(self._weights()), *how)  # NaN in, NaN out
         if self._packed is None:
-            self._packed = pack(list(self._weights()))
+            self._packed = pack(list(self._weights()), self.cell)
         return run(x, state, self._packed, *how)
 
 
@@ -132,12 +132,22 @@ class Int8GRU(Int8Recurrent):
     cell = "gru"
 
 
+class Int8RNN(Int8Recurrent):
+    kind = "int8_rnn"
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.nonlinearity = str(settings["nonlinearity"])
+        self.cell = f"rnn_{self.nonlinearity}"
+
+
 class Recurrent(Kind):
-    """Shared by LSTMs and GRUs. The range of the hidden state is taken at every step: it is in no calibration
-    data, and one for all steps would have no faster kernel.
+    """Shared by recurrent layers. The range of the hidden state is taken at every step: it is in no
+    calibration data, and one for all steps would have no faster kernel.
     """
 
     module: nn.RNNBase
+    arguments: ClassVar = ("input_size", "hidden_size", "num_layers", "bidirectional", "batch_first", "bias")
 
     @property
     def obstacle(self) -> str:
@@ -173,8 +183,7 @@ class Recurrent(Kind):
             made = repairs_of(scheme).int8_weight(value.numpy(), 1, scheme.granularity, limit)
             tensors[f"{name}_int8"] = torch.from_numpy(made.values)
             tensors[f"{name}_scale"] = torch.from_numpy(made.scales).expand(value.shape[0])
-        arguments = ("input_size", "hidden_size", "num_layers", "bidirectional", "batch_first", "bias")
-        settings = {name: getattr(self.module, name) for name in arguments}
+        settings = {name: getattr(self.module, name) for name in self.arguments}
         return self.layers[str(scheme.mode)](**settings).set_tensors(**tensors)
 
 
@@ -195,22 +204,9 @@ class GRU(Recurrent):
 
 
 class PlainRNN(Recurrent):
-    """``nn.RNN``: found, so that it is listed."""
+    """``nn.RNN``."""
 
     name = "rnn"
     plain = nn.RNN
-    layers: ClassVar = {}
-    obstacle = "there is no int8 kernel for recurrent layers without gates"
-
-
-class Cell(Kind):
-    """``nn.LSTMCell`` and the like: found, so that they are listed."""
-
-    name = "rnn_cell"
-    plain = nn.RNNCellBase
-    layers: ClassVar = {}
-    obstacle = "a recurrent cell runs step by step, and has no int8 kernel; nn.LSTM and nn.GRU have"
-
-    @property
-    def weights(self) -> list[nn.Parameter]:
-        return [self.module.get_parameter(name) for name in ("weight_ih", "weight_hh")]
+    layers: ClassVar = {"dynamic": Int8RNN}
+    arguments: ClassVar = (*Recurrent.arguments, "nonlinearity")
