@@ -190,9 +190,17 @@ def test_what_cannot_be_quantized_says_why(model: Any, why: str) -> None:
     assert why in op.note
 
 
-def test_opsets_before_11_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="opset 9"):
-        OnnxBackend(Chain().add("plain").model(opset=9), Settings())
+def test_old_opsets_are_converted_and_older_ones_refused() -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    part = helper.make_node("Slice", ["x"], ["y"], starts=[1], ends=[3], axes=[1])  # inputs since opset 10
+    graph = helper.make_graph([part], "g", [x], [y])
+    old = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 8)], ir_version=4)
+    given = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
+    made = OnnxBackend(old, Settings()).fp32_model().run(None, given)[0]
+    np.testing.assert_array_equal(made, given["x"][:, 1:])
+    with pytest.raises(UnsupportedError, match="opset 7"):
+        OnnxBackend(Chain().add("plain").model(opset=7), Settings())
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:

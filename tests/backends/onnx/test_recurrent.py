@@ -26,12 +26,13 @@ def tagger(
     state: bool = False,
     gates: str = "stored",
     opset: int = 17,
+    lengths: bool = False,
     **attributes: Any,
 ) -> ModelProto:
     """A recurrent layer of 32 units on 24 numbers, and a linear one. ``gates``: how the weights are there;
     ``attributes`` are those of the layer.
     """
-    random, count = np.random.default_rng(0), {"LSTM": 4, "GRU": 3}[op]
+    random, count = np.random.default_rng(0), {"LSTM": 4, "GRU": 3, "RNN": 1}[op]
     stored: dict[str, Any] = {
         "w": random.standard_normal((directions, count * 32, 24)) / 4,
         "r": random.standard_normal((directions, count * 32, 32)) / 5,
@@ -56,7 +57,7 @@ def tagger(
             helper.make_node("Concat", ["w_begin", "w_end"], ["w"], axis=1),
         ]
     states = (["h0", "c0"] if op == "LSTM" else ["h0"]) if state else []
-    names = ["x", "w", "r", "b", *(["", *states] if state else [])]
+    names = ["x", "w", "r", "b", "lengths" if lengths else "", *states]
     attributes.setdefault("direction", "bidirectional" if directions == 2 else "forward")
     takes = {"x": ["steps", "n", 24]} | {name: [directions, "n", 32] for name in states}
     results = ["", "last", ""] if state else ["all"]  # of a layer with a state only the last is read
@@ -70,10 +71,12 @@ def tagger(
         helper.make_node("MatMul", ["flat", "head"], ["y"], "head"),
     ]
     stored["shape"] = np.array(shape)
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in takes.items()]
+    inputs += [helper.make_tensor_value_info("lengths", TensorProto.INT32, ["n"])] if lengths else []
     graph = helper.make_graph(
         nodes,
         "tagger",
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in takes.items()],
+        inputs,
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(array, name) for name, array in stored.items()],
     )
@@ -126,6 +129,20 @@ def test_a_gru_runs_in_int8(directions: int, state: bool, after: int) -> None:
 def test_a_gru_runs_in_int8_backwards_and_in_a_new_opset() -> None:
     model = tagger("GRU", 1, opset=20, direction="reverse", linear_before_reset=1)
     check_int8(model, feed(False, 1, op="GRU"), "Scan")
+
+
+@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("state", [False, True])
+def test_sequences_may_have_different_lengths(op: str, state: bool) -> None:
+    model = tagger(op, 2, state, lengths=True)
+    given = feed(state, op=op) | {"lengths": np.array([7, 2, 5], np.int32)}
+    backend = OnnxBackend(model, Settings())
+    ranges = calibrated(backend, [given])
+    wanted, got = reference(model, given)[0], backend.apply(Plan({"layer": INT8}), ranges).run(None, given)[0]
+    assert 0 < np.linalg.norm(got - wanted) < 0.05 * np.linalg.norm(wanted)
+    if not state:  # zeros, where nothing is
+        assert not got[2:, 1].any()
+        assert got[:2, 1].any()
 
 
 @pytest.mark.parametrize(

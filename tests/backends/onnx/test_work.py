@@ -69,6 +69,54 @@ def test_every_node_that_multiplies_has_a_formula(
     assert work_of(model, np.ones(x, np.float32)).total == products
 
 
+def looped() -> ModelProto:
+    """As many products as there are rows, each with one row more: 1 + 2 + ... rows."""
+    body = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x_in", "w"], ["product"], "inner"),
+            helper.make_node("Concat", ["x_in", "row"], ["x_out"], axis=0),
+            helper.make_node("Identity", ["go_in"], ["go"]),
+            helper.make_node("ReduceSum", ["product"], ["sum"], keepdims=0),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go_in", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("x_in", TensorProto.FLOAT, [None, 8]),
+        ],
+        [
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("x_out", TensorProto.FLOAT, [None, 8]),
+            helper.make_tensor_value_info("sum", TensorProto.FLOAT, []),
+        ],
+    )
+    nodes = [
+        helper.make_node("MatMul", ["x", "square"], ["first"], "first"),
+        helper.make_node("Shape", ["x"], ["steps"], end=1),
+        helper.make_node("Loop", ["steps", "", "row"], ["last", "sums"], "loop", body=body),
+        helper.make_node("Add", ["first", "sums"], ["y"]),
+    ]
+    stored = {"w": (8, 4), "row": (1, 8), "square": (8, 1)}
+    return helper.make_model(
+        helper.make_graph(
+            nodes,
+            "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 8])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+            [numpy_helper.from_array(np.ones(size, np.float32), name) for name, size in stored.items()],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=9,
+    )
+
+
+def test_what_a_loop_multiplies_is_counted_step_by_step() -> None:
+    work = work_of(looped(), np.ones((3, 8), np.float32))
+    assert work.ops == {"first": 3 * 8, "loop/inner": (1 + 2 + 3) * 8 * 4}
+    assert not work.unseen
+    assert not work.uncounted
+
+
 def test_what_is_inside_an_if_is_listed_without_a_number() -> None:
     def branch(name: str) -> Any:
         weight = numpy_helper.from_array(np.ones((8, 4), np.float32), f"{name}_w")

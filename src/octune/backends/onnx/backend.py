@@ -24,7 +24,7 @@ from octune.backends.onnx.graph import Model, View
 from octune.backends.onnx.harm import first_order_harm
 from octune.backends.onnx.insert import quantized_graph
 from octune.backends.onnx.kinds import KINDS
-from octune.backends.onnx.observe import Observer
+from octune.backends.onnx.observe import Observer, can_be_cut
 from octune.backends.onnx.opened import opened
 from octune.backends.onnx.runtimes import (
     IN_BF16,
@@ -87,6 +87,7 @@ class OnnxBackend(Backend):
 
     def prepare(self, inputs: Inputs) -> None:
         """Open the branches that this data takes, so that they are quantized like the rest."""
+        self._splits = self._splits and can_be_cut(self._source, inputs, self._threads)
         try:
             graph, self._guards = open_branches(self._source, inputs.kwargs)
         except Exception as error:  # onnxruntime has an exception class for every status
@@ -143,7 +144,10 @@ class OnnxBackend(Backend):
 
     def work(self, inputs: Inputs) -> Work:
         names = {item.index: item.op.name for item in self._found}
-        return counted(self._view, names, inputs, self._threads)
+        listed = {item.op.name for item in self._found}
+        return counted(
+            self._view, names, inputs, self._threads, lambda name, node: name if name in listed else None
+        )
 
     def harm(
         self,

@@ -22,7 +22,7 @@ from octune.backends.onnx.kinds import KINDS
 from octune.backends.onnx.runtimes import session
 from octune.backends.onnx.source import declare_constants
 
-__all__ = ["Guard", "guarded", "inner_ops", "open_branches", "takes"]
+__all__ = ["Guard", "guarded", "named_inside", "open_branches", "takes"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,14 +51,21 @@ def takes(guards: Iterable[Guard], feed: Mapping[str, Array]) -> bool:
     return all(guard.holds(feed) for guard in guards)
 
 
-def inner_ops(node: NodeProto) -> list[NodeProto]:
-    """The nodes in the graphs inside a node that could be ops."""
+def named_inside(node: NodeProto) -> list[tuple[str, NodeProto]]:
+    """The nodes in the graphs inside a node that could be ops, with their names."""
+    return [
+        (f"{node.name}/{inner.name or f'{inner.op_type}_{number}'}", inner)
+        for number, inner in enumerate(_inner_ops(node))
+    ]
+
+
+def _inner_ops(node: NodeProto) -> list[NodeProto]:
     types = {kind.node_type for kind in KINDS if kind.multiplies}
     return [
         inner
         for graph in subgraphs(node)
         for one in graph.node
-        for inner in ([one] if one.op_type in types else inner_ops(one))
+        for inner in ([one] if one.op_type in types else _inner_ops(one))
     ]
 
 
@@ -76,7 +83,7 @@ def open_branches(model: Model, feed: Mapping[str, Array]) -> tuple[Model, list[
 def _next(view: View, number: int) -> tuple[int, Model] | None:
     """The next ``If`` to open, and what computes its condition."""
     for index, node in enumerate(view.nodes):
-        if node.op_type == "If" and inner_ops(node):
+        if node.op_type == "If" and _inner_ops(node):
             chain = _behind(view, node.input[0])
             if chain is not None:
                 return index, _condition(view, chain, node.input[0], f"condition{number}")

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from onnx import NodeProto
 
-from octune.backends.onnx.branches import inner_ops
+from octune.backends.onnx.branches import named_inside
 from octune.backends.onnx.graph import Array, View, subgraphs
 from octune.backends.onnx.kinds import KINDS, Found
 
@@ -46,9 +46,8 @@ def _inside(index: int, node: NodeProto) -> list[Found]:
         else f"it is inside {node.name}, a {node.op_type}, whose steps are not analysed"
     )
     found = []
-    for number, inner in enumerate(inner_ops(node)):
+    for name, inner in named_inside(node):
         item = kinds[inner.op_type].left_in_float(index, inner, why)
-        name = f"{node.name}/{inner.name or f'{inner.op_type}_{number}'}"
         found.append(replace(item, op=replace(item.op, name=name)))
     return found
 

@@ -20,7 +20,7 @@ from octune.backends.onnx.kinds import Found, Tap
 from octune.backends.onnx.runtimes import session
 from octune.backends.terms import Visit
 
-__all__ = ["Observer", "tapped"]
+__all__ = ["Observer", "can_be_cut", "tapped"]
 
 PART_BYTES = 256 << 20  # of the tensors that one run shows
 
@@ -37,6 +37,23 @@ def tapped(view: View, tensors: Iterable[str], shapes: Iterable[str] = ()) -> tu
         names.append(edit.after(tensor, "Shape", [tensor], edit.name(f"{tensor}/shape")))
         edit.outputs.append(ValueInfoProto(name=names[-1]))
     return edit.finish(), names
+
+
+def can_be_cut(model: Model, feed: Inputs, threads: int | None) -> bool:
+    """Whether the first sample of a batch can be run without the others. It cannot where the first axis is
+    time, say, and another input has the lengths of sequences.
+    """
+    if feed.batch_size == 1 or all(
+        len(array) == feed.batch_size for array in feed.kwargs.values() if array.ndim
+    ):
+        return True
+    quietly = ort.RunOptions()
+    quietly.log_severity_level = 4
+    try:
+        session(model, threads).run(None, dict(feed.resized(1).kwargs), quietly)
+    except Exception:  # onnxruntime has an exception class for every status
+        return False
+    return True
 
 
 class Observer:

@@ -117,7 +117,7 @@ def _computed(model: Model, inputs: Inputs, threads: int | None) -> Work:
         if node.op_type in INT8
         or (node.op_type in FLOAT and all(_dequantized(name, makers) for name in node.input[:2]))
     }
-    return counted(view, int8, inputs, threads)
+    return counted(view, int8, inputs, threads, lambda name, node: "int8" if node.op_type in INT8 else None)
 
 
 def _dtype(kind: str) -> np.dtype[Any]:

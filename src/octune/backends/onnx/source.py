@@ -50,7 +50,7 @@ __all__ = [
 
 AGAIN = "Expected a file that an exporter or onnx.save has written: export or copy it again."
 
-OLDEST_OPSET = 11
+OLDEST_OPSET = 8
 QUANTIZED = {
     "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger",
     "QLinearMatMul", "QLinearConv", "QLinearAdd", "QGemm", "QAttention", "DynamicQuantizeMatMul",

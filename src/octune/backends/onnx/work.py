@@ -2,7 +2,8 @@
 
     work = counted(view, {3: "encoder/MatMul"}, feed, threads)
 
-The graph runs once with the shapes of what those nodes read and make as extra outputs.
+The graph runs once with the shapes of what those nodes read and make as extra outputs. So do the steps of
+loops; what is in branches, or further inside, is named without a number.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import prod
 
-from onnx import GraphProto, NodeProto, TensorProto
+from onnx import NodeProto, TensorProto
 
 from octune.backends.batches import Inputs
+from octune.backends.onnx.branches import named_inside
 from octune.backends.onnx.graph import View, attribute, subgraphs
 from octune.backends.onnx.observe import tapped
 from octune.backends.onnx.runtimes import session
+from octune.backends.onnx.steps import shapes_in_steps
 from octune.coverage import Work, einsum_products
 
 __all__ = ["counted"]
@@ -92,21 +95,36 @@ FORMULAS: Mapping[str, Callable[[NodeProto, list[Shape], Shape], int]] = {
 UNCOUNTED = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention", "DeformConv"})
 
 
-def counted(view: View, names: Mapping[int, str], feed: Inputs, threads: int | None) -> Work:
+def counted(
+    view: View,
+    names: Mapping[int, str],
+    feed: Inputs,
+    threads: int | None,
+    inside: Callable[[str, NodeProto], str | None] = lambda name, node: None,
+) -> Work:
     """Run one batch, and count. ``names`` are those of ops, by the index of their node; several nodes may
-    share one.
+    share one. ``inside`` says what a node in a loop is called, if it is an op.
     """
     unseen, uncounted, others = Counter[str](), Counter[str](), Counter[str]()
+    ops = Counter[str]()
+    steps = shapes_in_steps(view, FORMULAS, feed, threads)
+    for index, seen in steps.items():
+        called = {_made(node): inside(name, node) for name, node in named_inside(view.nodes[index])}
+        for node, shapes_read, shape_made in seen:
+            products, name = FORMULAS[node.op_type](node, shapes_read, shape_made), called.get(_made(node))
+            if name is None:
+                unseen[node.op_type] += products
+            else:
+                ops[name] += products
     multiplying: list[tuple[int, NodeProto]] = []
     for index, node in enumerate(view.nodes):
-        uncounted.update(inner.op_type for graph in subgraphs(node) for inner in _multiplying(graph))
+        uncounted.update(inner.op_type for inner in _uncounted(node, counts=index in steps))
         if node.op_type in FORMULAS:
             multiplying.append((index, node))
         elif node.op_type in UNCOUNTED:
             uncounted[node.op_type] += 1
         elif node.op_type not in MOVES and view.elem_type(_made(node)) in (0, TensorProto.FLOAT):
             others[node.op_type] += 1
-    ops = Counter[str]()
     shapes = _shapes(view, {name for _, node in multiplying for name in _read(node)}, feed, threads)
     for index, node in multiplying:
         inputs, output = [shapes[name] for name in node.input if name], shapes[_made(node)]
@@ -118,12 +136,12 @@ def counted(view: View, names: Mapping[int, str], feed: Inputs, threads: int | N
     return Work(dict(ops), unseen, uncounted, others)
 
 
-def _multiplying(graph: GraphProto) -> Iterator[NodeProto]:
-    for node in graph.node:
-        if node.op_type in FORMULAS or node.op_type in UNCOUNTED:
-            yield node
-        for inner in subgraphs(node):
-            yield from _multiplying(inner)
+def _uncounted(node: NodeProto, *, counts: bool) -> Iterator[NodeProto]:
+    """What multiplies in the graphs inside a node; ``counts``: except for what has been counted there."""
+    for inner in (inner for graph in subgraphs(node) for inner in graph.node):
+        if inner.op_type in UNCOUNTED or (inner.op_type in FORMULAS and not counts):
+            yield inner
+        yield from _uncounted(inner, counts=False)
 
 
 def _made(node: NodeProto) -> str:

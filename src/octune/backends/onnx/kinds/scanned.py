@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto, NodeProto, TensorProto, helper
+from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from octune.backends.onnx.graph import Array, attribute
 from octune.backends.onnx.kinds.base import Found
@@ -43,8 +43,6 @@ class Scanned(Recurrent):
         functions = tuple(attribute(node, "activations", ()))
         if functions != self.functions * (len(functions) // len(self.functions)):
             return "functions of its own"
-        if given(node, SEQUENCE_LENGTHS):
-            return "sequences of different lengths"
         special = attribute(node, "layout", 0) or attribute(node, "clip", 0.0)
         return "clipping or the batch first" if special else ""
 
@@ -67,6 +65,7 @@ class Scanned(Recurrent):
             "pieces": np.array([states * size for _, states in self.pieces] * count, np.int64),
             "ones": np.ones(count, np.int64),
             "size": np.array([size], np.int64),
+            "nothing": np.zeros(1, np.float32),
             **{name: np.array([value], np.int64) for name, value in (("zero", 0), ("one", 1), ("two", 2))},
         }
 
@@ -125,14 +124,18 @@ class _Layer:
             [out.name(f"{part}{number}") for number in numbers] for part in ("initial", "final", "outputs")
         )
         self._initial(initial)
+        real = [self._real()] * len(numbers) if given(node, SEQUENCE_LENGTHS) else []
         scan = helper.make_node(
             "Scan",
-            [*initial, *pieces],
+            [*initial, *pieces, *real],
             [*final, *outputs],
             out.name("scan"),
             body=self._body(),
-            num_scan_inputs=len(pieces),
-            scan_input_directions=[way for way in self._backward for _ in self._kind.pieces],
+            num_scan_inputs=len(pieces) + len(real),
+            scan_input_directions=[
+                *(way for way in self._backward for _ in self._kind.pieces),
+                *(way for way, _ in zip(self._backward, real, strict=False)),
+            ],
             scan_output_directions=self._backward,
         )
         out.nodes.append(scan)
@@ -159,13 +162,35 @@ class _Layer:
         for state in wanted:
             out.add("ConstantOfShape", [whole], state)
 
+    def _real(self) -> str:
+        """Whether a step is within each sequence: (steps, batch, 1)."""
+        node, names, out = self._node, self._names, self._outside
+        shape = out.add("Shape", [node.input[0]], out.name("input_shape"))
+        steps = out.add("Slice", [shape, names["zero"], names["one"]], out.name("steps"))
+        ones = out.add(
+            "ConstantOfShape", [steps], out.name("every"), value=numpy_helper.from_array(np.ones(1, np.int64))
+        )
+        numbers = out.add("Transpose", [out.add("NonZero", [ones], out.name("places"))], out.name("numbers"))
+        lengths = out.add("Cast", [node.input[SEQUENCE_LENGTHS]], out.name("lengths"), to=TensorProto.INT64)
+        within = out.add("Less", [numbers, lengths], out.name("within"))
+        return out.add("Unsqueeze", [within, names["two"]], out.name("real"))
+
     def _body(self) -> GraphProto:
-        """One step of all directions: states and inputs in, states and outputs out."""
-        states, inputs, after, outputs = [], [], [], []
+        """One step of all directions: states and inputs in, states and outputs out. Behind the end of a
+        sequence the state stays, and the output is zero.
+        """
+        states, inputs, after, outputs, real = [], [], [], [], []
         for step in self._steps:
             state, pieces = step.name("state"), [step.name(f"{part}_in") for part, _ in self._kind.pieces]
             made = self._kind.step(step, self._node, state, pieces)
-            outputs.append(step.add("Identity", [made], step.name("output")))
+            if given(self._node, SEQUENCE_LENGTHS):
+                real.append(step.name("real"))
+                outputs.append(
+                    step.add("Where", [real[-1], made, self._names["nothing"]], step.name("output"))
+                )
+                made = step.add("Where", [real[-1], made, state], step.name("kept_state"))
+            else:
+                outputs.append(step.add("Identity", [made], step.name("output")))
             states.append(state)
             inputs += pieces
             after.append(made)
@@ -173,6 +198,7 @@ class _Layer:
         reads, makes = (
             [_float(name) for name in group] for group in ([*states, *inputs], [*after, *outputs])
         )
+        reads += [helper.make_tensor_value_info(name, TensorProto.BOOL, [None, None]) for name in real]
         return helper.make_graph(nodes, f"{self._node.name}/step", reads, makes)
 
 
