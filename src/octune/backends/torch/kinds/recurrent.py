@@ -147,7 +147,14 @@ class Recurrent(Kind):
     """
 
     module: nn.RNNBase
-    arguments: ClassVar = ("input_size", "hidden_size", "num_layers", "bidirectional", "batch_first", "bias")
+    arguments: ClassVar[tuple[str, ...]] = (
+        "input_size",
+        "hidden_size",
+        "num_layers",
+        "bidirectional",
+        "batch_first",
+        "bias",
+    )
 
     @property
     def obstacle(self) -> str:
@@ -209,4 +216,4 @@ class PlainRNN(Recurrent):
     name = "rnn"
     plain = nn.RNN
     layers: ClassVar = {"dynamic": Int8RNN}
-    arguments: ClassVar = (*Recurrent.arguments, "nonlinearity")
+    arguments: ClassVar[tuple[str, ...]] = (*Recurrent.arguments, "nonlinearity")
