@@ -53,6 +53,7 @@ def test_saved_models_find_their_layers_under_these_names() -> None:
         "int8_embedding_bag",
         "int8_lstm",
         "int8_gru",
+        "int8_rnn",
         "bf16_linear",
         "bf16_conv1d",
         "bf16_conv2d",
@@ -75,6 +76,7 @@ def test_saved_models_find_their_layers_under_these_names() -> None:
         "int8_conv_transpose3d",
         "int8_lstm",
         "int8_gru",
+        "int8_rnn",
     }
 
 
