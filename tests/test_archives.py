@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import stat
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ import pytest
 
 from octune.archives import check_archive
 from octune.arrays import ArrayBatches
-from octune.errors import DataError
+from octune.backends.example import from_bytes
+from octune.errors import DataError, WorkspaceError
 
 
 def archive(path: Path, *entries: zipfile.ZipInfo | str) -> Path:
@@ -77,6 +79,47 @@ def test_a_header_that_promises_more_than_there_is_is_refused(tmp_path: Path) ->
         file.writestr("x.npy", header.getvalue())
     with pytest.raises(DataError, match="cannot be read"):
         ArrayBatches(tmp_path / "a.npz", batch_size=4)
+
+
+def _damaged(path: Path) -> None:
+    """The first bytes of what is compressed."""
+    with zipfile.ZipFile(path) as file:
+        start = file.infolist()[0].header_offset + 30 + len("x.npy") + 20
+    content = bytearray(path.read_bytes())
+    content[start : start + 8] = b"\xff" * 8
+    path.write_bytes(bytes(content))
+
+
+def _of_another_method(path: Path) -> None:
+    """One that no reader knows, in the directory of the archive and before the entry."""
+    content = bytearray(path.read_bytes())
+    content[8:10] = b"\x63\0"
+    at = content.index(b"PK\x01\x02") + 10
+    content[at : at + 2] = b"\x63\0"
+    path.write_bytes(bytes(content))
+
+
+def _of_a_size_beyond_numbers(path: Path) -> None:
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,)}\n"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("x.npy", b"\x93NUMPY\x01\0" + len(header).to_bytes(2, "little") + header)
+
+
+@pytest.mark.parametrize("damage", [_damaged, _of_another_method, _of_a_size_beyond_numbers])
+def test_damage_of_every_kind_is_told(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    np.savez_compressed(tmp_path / "a.npz", x=np.arange(1000, dtype=np.float32))
+    damage(tmp_path / "a.npz")
+    with pytest.raises(DataError, match="cannot be read"):
+        ArrayBatches(tmp_path / "a.npz", batch_size=4)
+
+
+def test_a_bomb_in_a_workspace_is_not_opened() -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file, file.open("header.npy", "w") as entry:
+        for _ in range(600):
+            entry.write(bytes(2**20))
+    with pytest.raises(WorkspaceError, match="it is not opened"):
+        from_bytes(buffer.getvalue(), Path("example.npz"))
 
 
 def test_plain_archives_pass(tmp_path: Path) -> None:

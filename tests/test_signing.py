@@ -69,6 +69,7 @@ def forged(folder: Path) -> None:
         (lambda folder: (folder / "octune.json.sig").unlink(), "no signature that can be read"),
         (lambda folder: (folder / "weights.safetensors").write_bytes(b"w"), "sha256 differs"),
         (lambda folder: (folder / "compiled.pt2").write_bytes(b"native"), "does not name it"),
+        (lambda folder: (folder / "huggingface").symlink_to(folder.parent), "outside the folder"),
         (lambda folder: (folder / "octune.json").unlink(), "not a saved model"),
     ],
 )

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from torch import nn
 
 import octune
@@ -294,6 +295,36 @@ class TestFilesOutside:
         with pytest.raises(ArtifactError, match="names a file outside the folder"):
             octune.load(forged(saved, tmp_path, linked))
 
+    @pytest.mark.parametrize("words", [("compile",), ("export", "--layout", "hf", "--output", "out")])
+    def test_behind_links_that_the_manifest_does_not_name_are_not_copied(
+        self, saved: Path, tmp_path: Path, words: tuple[str, ...]
+    ) -> None:
+        (tmp_path / "secret").write_text("secret")
+        folder = forged(saved, tmp_path, lambda folder, data: None)
+        (folder / "huggingface").mkdir()
+        (folder / "huggingface" / "vocab.txt").symlink_to(tmp_path / "secret")
+        done = octune_in(tmp_path, words[0], str(folder), *words[1:])
+        assert done.returncode == 2
+        assert "names a file outside the folder" in done.stderr
+        copies = [path for path in tmp_path.rglob("vocab.txt") if not path.is_symlink()]
+        assert copies == []
+
+    @pytest.mark.parametrize("name", ["model.safetensors", MANIFEST, "README.md"])
+    def test_pipes_are_not_waited_for(self, saved: Path, tmp_path: Path, name: str) -> None:
+        folder = forged(saved, tmp_path, lambda folder, data: None)
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+        with pytest.raises(ArtifactError, match="neither a file nor a folder"):
+            octune.load(folder)
+
+
+def test_nesting_without_end_is_damage(saved: Path, tmp_path: Path) -> None:
+    folder = forged(saved, tmp_path, lambda folder, data: None)
+    for deep in ("[" * 100_000 + "]" * 100_000, '{"files": ' * 300 + "1" + "}" * 300):
+        (folder / MANIFEST).write_text(deep)
+        with pytest.raises(ArtifactError, match="nested too deeply"):
+            octune.load(folder)
+
 
 class TestWorkspaces:
     @pytest.fixture(scope="class")
@@ -307,6 +338,55 @@ class TestWorkspaces:
 
     def test_of_ones_own_go_on(self, workspace: Path) -> None:
         assert octune_in(workspace, "resume", "run", "--quiet", "--overwrite").returncode in (0, 1)
+
+    def test_with_other_limits_are_still_ones_own(self, workspace: Path) -> None:
+        shutil.copytree(workspace / "run", workspace / "limited")
+        written = workspace / "limited" / "config.yaml"
+        config = yaml.safe_load(written.read_text())
+        config["tuning"] |= {"max_trials": 7, "timeout": 0.5}
+        written.write_text(yaml.safe_dump(config))
+        assert octune_in(workspace, "resume", "limited", "--quiet", "--overwrite").returncode in (0, 1)
+
+    @pytest.mark.parametrize(
+        ("section", "what"),
+        [
+            ({"evaluation": {"postprocess": {"hostile_step:build": 1}}}, "hostile_step:build"),
+            ({"evaluation": {"data": {"factory": "hostile_step:build"}}}, "hostile_step:build"),
+            ({"evaluation": {"metric": "hostile_step:build"}}, "hostile_step:build"),
+            ({"model": {"path": "hostile_step:build"}}, "hostile_step:build"),
+            ({"engine": {"name": "ray", "address": "ray://127.0.0.1:1"}}, "ray://127.0.0.1:1"),
+            ({"tuning": {"mlflow": "http://127.0.0.1:1"}}, "http://127.0.0.1:1"),
+        ],
+    )
+    def test_whose_configuration_was_changed_are_not_ones_own(
+        self, workspace: Path, tmp_path: Path, section: dict[str, Any], what: str
+    ) -> None:
+        """From the folder where the user has begun a run like it, and with a file of a function's name."""
+        marker, place = tmp_path / "marker", tmp_path.name
+        (workspace / "hostile_step.py").write_text(f"open({str(marker)!r}, 'w')\nbuild = print\n")
+        (workspace / "hostile_step:build").touch()
+        shutil.copytree(workspace / "run", workspace / place)
+        written = workspace / place / "config.yaml"
+        config = yaml.safe_load(written.read_text())
+        for name, changed in section.items():
+            config[name] = {**config.get(name, {}), **changed}
+        written.write_text(yaml.safe_dump(config))
+        done = octune_in(workspace, "resume", place)
+        (workspace / "hostile_step:build").unlink()
+        assert done.returncode == 2
+        assert "--trust" in done.stderr
+        assert what in done.stderr
+        assert not marker.exists()
+
+    def test_of_another_folder_name_another_model(self, workspace: Path, tmp_path: Path) -> None:
+        """A name that the user has used is not opened where somebody else's file has it."""
+        marker = tmp_path / "marker"
+        shutil.copytree(workspace, tmp_path / "copy")
+        (tmp_path / "copy" / "made_by_me.py").write_text(f"open({str(marker)!r}, 'w')\n" + MINE)
+        for words in (("resume", "run"), ("replay", "run", "--output", "again")):
+            done = octune_in(tmp_path / "copy", *words)
+            assert (done.returncode, "not" in done.stderr) == (2, True), done.stderr
+        assert not marker.exists()
 
     def test_of_others_name_nothing_that_runs(self, workspace: Path, tmp_path: Path) -> None:
         marker = tmp_path / "marker"

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile, is_zipfile
+from zipfile import is_zipfile
 
 import numpy as np
 import numpy.typing as npt
 
 from octune.archives import check_archive
-from octune.errors import DataError
+from octune.errors import DataError, summary
 
 __all__ = ["LABELS", "ArrayBatches"]
 
@@ -79,8 +79,10 @@ def _arrays(path: Path) -> dict[str, Any]:
             arrays = {name: file[name] for name in file.files}
     except FileNotFoundError as error:
         raise DataError(f"There is no file {path}. {expected}") from error
-    except (OSError, ValueError, EOFError, AttributeError, MemoryError, BadZipFile) as error:
-        why = f": {error}" if is_zipfile(path) else " and is not an .npz file"
+    except DataError:
+        raise
+    except Exception as error:  # zip, zlib and NumPy's header each have their own
+        why = f": {summary(error)}" if is_zipfile(path) else " and is not an .npz file"
         raise DataError(f"{path} cannot be read{why}. {expected}") from error
     lengths = {name: len(array) if array.ndim else None for name, array in arrays.items()}
     if len(set(lengths.values())) > 1 or None in lengths.values():

@@ -21,6 +21,7 @@ from octune.errors import ArtifactError
 from octune.folders import complete_or_absent, sha256, sums
 from octune.int8 import ANYWHERE, NEEDS_EXACT
 from octune.machine import probe_machine
+from octune.plain_json import loads
 from octune.trust import made_here, remember
 
 if TYPE_CHECKING:
@@ -98,8 +99,9 @@ def manifest(folder: str | Path) -> dict[str, Any]:
     """The manifest of a saved model, after checking that every file is what was written."""
     folder = Path(folder)
     path = folder / MANIFEST
+    _check_plain(folder)
     try:
-        data: dict[str, Any] = json.loads(path.read_text())
+        data: dict[str, Any] = loads(path.read_text())
         files, version = dict(data["files"]), data["format"]
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ArtifactError(_no_manifest(folder)) from error
@@ -134,6 +136,23 @@ def manifest(folder: str | Path) -> dict[str, Any]:
                 "was tampered with."
             )
     return data
+
+
+def _check_plain(folder: Path) -> None:
+    """ArtifactError if anything in a folder is not a file or a folder of its own, whether the manifest names
+    it or not: what is behind a link would be copied when the model is compiled or exported, and reading a
+    pipe never ends.
+    """
+    home = folder.resolve()
+    for path in folder.rglob("*"):
+        if path.is_symlink() and not path.resolve().is_relative_to(home):
+            raise ArtifactError(
+                f"{path} names a file outside the folder: it is a link. Copy the files themselves."
+            )
+        if not (path.is_file() or path.is_dir()):
+            raise ArtifactError(
+                f"{path} is neither a file nor a folder (a pipe, a device or a link to nothing). Remove it."
+            )
 
 
 def _no_manifest(folder: Path) -> str:

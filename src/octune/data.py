@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from octune.arrays import ArrayBatches
 from octune.errors import DataError, plural
 
 __all__ = ["Batches", "as_batches"]
@@ -46,6 +47,7 @@ class Batches:
         self.pick, self._length, self._blocks = pick, length, blocks
         # What makes the data anew in another process, where it has a name: then it need not travel.
         self.again: Callable[[], Any] | None = None
+        self.at_hand = False  # whether all batches are in memory: then picking one costs nothing
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         if self.again is None:
@@ -71,7 +73,7 @@ class Batches:
                 f"The batches of the {self.role} data cannot be picked by number. Give them as a list."
             )
         about = self.about
-        return Batches(
+        selected = Batches(
             lambda: map(self._picked, numbers),
             self.role,
             None,
@@ -81,6 +83,8 @@ class Batches:
             lambda: blocks,
             None if about is None else lambda place: about(numbers[place]),
         )
+        selected.at_hand = self.at_hand
+        return selected
 
     def _picked(self, number: int) -> Any:
         return None if self.pick is None else self.pick(number)
@@ -134,9 +138,11 @@ def as_batches(data: Any, *, role: str, limit: int | None = None) -> Batches:
             f"the {role} data is a generator, which can be iterated only once: "
             f"{plural(len(kept), 'batch')} of it were read into memory"
         )
-        return Batches(lambda: iter(kept), role, limit, (note,), kept.__getitem__, kept.__len__)
+        read = Batches(lambda: iter(kept), role, limit, (note,), kept.__getitem__, kept.__len__)
+        read.at_hand = True
+        return read
     pick, length = _random_access(data)
-    return Batches(
+    batches = Batches(
         lambda: iter(data),
         role,
         limit,
@@ -147,6 +153,8 @@ def as_batches(data: Any, *, role: str, limit: int | None = None) -> Batches:
         getattr(data, "about", None),
         _hint(data, role),
     )
+    batches.at_hand = type(data) in (list, tuple) or isinstance(data, ArrayBatches)
+    return batches
 
 
 def _made_again(make: Callable[[], Any], role: str, limit: int | None) -> Batches:

@@ -36,10 +36,9 @@ class Evidence:
         """
         folder = Path(workspace)
         journal, path = Journal.read(folder), folder / RANGES
-        try:
-            written = path.stat().st_mtime_ns
-        except OSError:
+        if not path.is_file():
             return cls(journal, Ranges())
+        written = path.stat().st_mtime_ns
         if before is not None and before.written == written:
             return cls(journal, before.ranges, written)
         try:

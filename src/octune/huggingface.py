@@ -9,12 +9,12 @@ library of that name, except to find what it has downloaded.
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 from octune.errors import ArtifactError
+from octune.plain_json import loads
 
 __all__ = ["FOLDER", "companions", "copy_companions", "has_tokenizer", "origin"]
 
@@ -96,7 +96,7 @@ def _downloaded(name: str) -> Path | None:
 def _modules(folder: Path) -> set[Path]:
     """All files of the modules that sentence-transformers puts behind the model: pooling, dense layers."""
     try:
-        listed = json.loads((folder / MODULES).read_text())
+        listed = loads((folder / MODULES).read_text())
         paths = [str(module["path"]) for module in listed if module.get("path")]
     except FileNotFoundError:
         return set()

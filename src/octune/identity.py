@@ -3,9 +3,9 @@ for it.
 
     identity(backend, evaluator, certify, criterion, config, {"calibration data": batches, ...})
 
-The model is known by a digest of all its weights, data by one of a few batches: it must be cheap. Limits of
-the search, where things are kept and what is logged are not part of it: they may change from one process to
-the next.
+The model is known by a digest of all its weights, data in memory by one of all batches, other data by one of
+a few: it must be cheap. Limits of the search, where things are kept and what is logged are not part of it:
+they may change from one process to the next.
 """
 
 from __future__ import annotations
@@ -72,11 +72,12 @@ def _sizes(performance: Performance) -> list[Any]:
 
 
 def data_digest(batches: Batches) -> str | None:
-    """A digest of the content of three batches: of the first, the middle and the last one, and of how many
-    there are, where they can be picked by number, else of the first three. None where the data comes in
-    another order each time: nothing of it can be compared.
+    """A digest of the content: of all batches, where they are in memory; of the first, the middle and the
+    last one, and of how many there are, where they can be picked by number; else of the first three. None
+    where the data comes in another order each time: nothing of it can be compared.
     """
-    found, again = _parts(batches), _parts(batches)
+    found = _parts(batches)
+    again = found if batches.at_hand else _parts(batches)
     return hashlib.sha256(repr(found).encode()).hexdigest()[:32] if found == again else None
 
 
@@ -84,7 +85,8 @@ def _parts(batches: Batches) -> tuple[int | None, list[str]]:
     """How many batches there are, if that is known, and digests of a few."""
     count, pick = batches.count, batches.pick
     if count is not None and pick is not None and count > 0:
-        return count, [_digest(pick(number)) for number in sorted({0, count // 2, count - 1})]
+        numbers = range(count) if batches.at_hand else sorted({0, count // 2, count - 1})
+        return count, [_digest(pick(number)) for number in numbers]
     return None, sorted(_digest(batch) for batch in islice(batches, 3))  # no matter in which order they come
 
 

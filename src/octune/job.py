@@ -180,7 +180,7 @@ class Job:
         study.apart.always = config.tuning.isolate and config.engine.name == "local"
         journal.append("run", {**job._stamp(), "model": materials.source})
         if materials.source is not None and journal.folder is not None:
-            remember(digest_of_name(materials.source))
+            remember(digest_of_name(materials.source, os.getcwd()))
         return job
 
     def again(self, request: Request) -> dict[str, Any]:

@@ -16,7 +16,6 @@ changed: it runs as it would where it is deployed. This is what ``octune check``
 from __future__ import annotations
 
 import importlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from octune.backends.base import Backend
 from octune.backends.opened import Covered, Opened, Port, Source
 from octune.backends.select import backend_named, imported
 from octune.errors import ModelError
+from octune.plain_json import loads
 from octune.plan import Plan
 from octune.sources import import_name, is_reference
 from octune.trust import made_here
@@ -91,7 +91,7 @@ def import_framework(source: str | Path) -> None:
     elif (path / "config.json").is_file():
         backend_named("pytorch")
         transformers = importlib.import_module("transformers")
-        for name in json.loads((path / "config.json").read_text()).get("architectures") or ():
+        for name in loads((path / "config.json").read_text()).get("architectures") or ():
             getattr(transformers, name, None)  # imports the code of that model
     elif path.suffix.lower() in LITE:
         importlib.import_module("octune.backends.litert").interpreter()

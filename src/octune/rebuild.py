@@ -10,6 +10,7 @@ not hold the fp32 model: it is opened again where the run has found it, and its 
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -93,13 +94,18 @@ def _found(model: Any, told: dict[str, Any], config: Config, folder: Path) -> Ma
     if model is not None and not isinstance(model, str | Path):
         return Materials(model, source=source)
     named = str(source if model is None else model)
-    if model is None and not made_here(digest_of_name(named)):
-        raise WorkspaceError(
-            f"The run in {folder} was not made by you on this machine, so the model that it names ({named}) "
-            "is not opened. Give the fp32 model yourself, as --model or model=."
-        )
-    if model is None and (beside := Path(told.get("folder", ".")) / named).exists():
-        named = str(beside)
+    if model is None:
+        place = str(told.get("folder", "."))
+        beside = Path(place) / named
+        if not beside.exists():  # a name that is looked up from here
+            place = os.getcwd()
+        if not made_here(digest_of_name(named, place)):
+            raise WorkspaceError(
+                f"The run in {folder} was not made by you on this machine, or not from this folder, so the "
+                f"model that it names ({named}) is not opened. Give the fp32 model yourself, as --model or "
+                "model=."
+            )
+        named = str(beside) if beside.exists() else named
     try:
         return Materials(open_model(named, framework), source=named)
     except OctuneError as error:
@@ -114,9 +120,9 @@ def _batch(journal: Journal) -> dict[str, Any]:
     from octune.backends import example
 
     content = journal.kept(EXAMPLE)
-    if content is None:
+    if content is None or journal.folder is None:
         raise WorkspaceError(_lost(journal, EXAMPLE))
-    return dict(example.from_bytes(content).kwargs)
+    return dict(example.from_bytes(content, journal.folder / EXAMPLE).kwargs)
 
 
 def _lost(journal: Journal, what: str) -> str:

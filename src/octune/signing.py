@@ -87,8 +87,9 @@ def _signed(folder: Path) -> bytes:
     """What is signed of a folder, after checking that it is all there is: a file that the manifest does not
     name would be one that nobody has signed.
     """
+    data = manifest(folder)
     content = _read(folder / MANIFEST)
-    named = {*manifest(folder)["files"], MANIFEST, SIGNATURE}
+    named = {*data["files"], MANIFEST, SIGNATURE}
     for path in sorted(folder.rglob("*")):
         if not path.is_dir() and (name := path.relative_to(folder).as_posix()) not in named:
             raise ArtifactError(

@@ -134,17 +134,21 @@ def made_data(reference: str, role: str = "evaluation") -> Any:
 
 
 def named(config: Config) -> list[str]:
-    """What a configuration names that may run code: the model, and functions of the user's own."""
+    """What a configuration names that may run code, for people to look at: the model, functions of the
+    user's own, and addresses, all of which have a colon.
+    """
 
-    def references(value: Any) -> Iterator[str]:
+    def texts(value: Any) -> Iterator[str]:
+        if isinstance(value, dict):
+            yield from value  # steps of postprocess are keys
         if isinstance(value, dict | list):
             for inner in value.values() if isinstance(value, dict) else value:
-                yield from references(inner)
-        elif isinstance(value, str) and is_reference(value):
+                yield from texts(inner)
+        elif isinstance(value, str):
             yield value
 
     model = config.model.path if config.model is not None else None
-    return sorted({*([model] if model else []), *references(config.to_json())})
+    return sorted({*([model] if model else []), *(text for text in texts(config.to_json()) if ":" in text)})
 
 
 def make_metric(metric: str | MetricFunction | Metric, options: Mapping[str, Any]) -> Metric:

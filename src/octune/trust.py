@@ -18,11 +18,14 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from octune.folders import sha256
 
-__all__ = ["digest_of_name", "digest_of_native", "made_here", "remember"]
+if TYPE_CHECKING:
+    from octune.config import Config
+
+__all__ = ["digest_of_name", "digest_of_native", "digest_of_run", "made_here", "remember"]
 
 log = logging.getLogger("octune")
 DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -55,9 +58,21 @@ def made_here(digest: str) -> bool:
         return False
 
 
-def digest_of_name(name: str) -> str:
-    """The digest of what this user has named to be opened or called, in a workspace: a model, a factory."""
-    return hashlib.sha256(json.dumps(["name", name]).encode()).hexdigest()
+def digest_of_name(name: str, folder: str) -> str:
+    """The digest of the model that this user has named, in that folder: the same name means another file or
+    another module elsewhere.
+    """
+    return hashlib.sha256(json.dumps(["name", folder, name]).encode()).hexdigest()
+
+
+def digest_of_run(config: Config) -> str:
+    """The digest of a run that this user began, in this folder: of all that its configuration says, except
+    where it is kept and when it stops. To look for what in it could run code would miss something.
+    """
+    told = config.to_json()
+    told["workspace"] = None
+    told["tuning"] |= {"max_trials": None, "timeout": None}
+    return hashlib.sha256(json.dumps(["run", os.getcwd(), told], sort_keys=True).encode()).hexdigest()
 
 
 def digest_of_native(file: Path, told: Any) -> str:

@@ -140,7 +140,7 @@ def test_inputs_of_every_kind_are_kept() -> None:
     inputs = Inputs((np.arange(3), [1.5, None]), {"a": {"b": text}, "c": (b"\0", "x")}, mask)
     content = to_bytes(inputs)
     assert content is not None
-    again = from_bytes(content)
+    again = from_bytes(content, Path("example.npz"))
     assert again.args[1] == [1.5, None]
     assert again.kwargs["c"] == (b"\0", "x")
     assert again.kwargs["a"]["b"].tolist() == text.tolist()
@@ -223,6 +223,26 @@ def test_time_is_counted_over_all_processes(inside: Path, monkeypatch: pytest.Mo
     assert len(more.trials) > len(first.trials)
     assert [trial.plan for trial in more.trials][: len(first.trials)] == [t.plan for t in first.trials]
     assert once(inside) == len(more.trials)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, iter, "arrays"])
+def test_data_in_memory_is_known_by_all_of_it(kind: Any, tmp_path: Path) -> None:
+    """A label that was mended in any place makes it other data, for which no score of before counts."""
+    from octune.arrays import ArrayBatches
+    from octune.data import as_batches
+    from octune.identity import data_digest
+
+    def digest(labels: Any) -> str | None:
+        rows = [(np.full((2, 3), number), label) for number, label in enumerate(labels)]
+        if kind != "arrays":
+            return data_digest(as_batches(kind(rows), role="evaluation"))
+        np.savez(tmp_path / "a.npz", x=np.stack([x[0] for x, _ in rows]), label=labels)
+        return data_digest(as_batches(ArrayBatches(tmp_path / "a.npz", 2), role="evaluation"))
+
+    labels = np.arange(20)
+    found = {digest(np.where(labels == place, 99, labels)) for place in range(20)} | {digest(labels)}
+    assert len(found) == 21
+    assert digest(labels.copy()) in found
 
 
 def test_a_shuffling_loader_has_nothing_to_compare() -> None:

@@ -1,7 +1,7 @@
 """One batch of inputs as the content of a file: what a model can be prepared on again, without the data.
 
 content = to_bytes(inputs)                  # None if they are of a kind that cannot be kept
-inputs = backend.restored(from_bytes(content))
+inputs = backend.restored(from_bytes(content, path))
 
 The file is an ``.npz`` without pickle: ``header`` says in JSON how the arrays belong together.
 """
@@ -12,11 +12,15 @@ import base64
 import io
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from octune.archives import check_archive
 from octune.backends.batches import Inputs
+from octune.errors import WorkspaceError, summary
+from octune.plain_json import loads
 
 __all__ = ["from_bytes", "to_bytes"]
 
@@ -36,12 +40,14 @@ def to_bytes(inputs: Any) -> bytes | None:
     return buffer.getvalue()
 
 
-def from_bytes(content: bytes) -> Inputs:
-    """The inputs, with NumPy arrays where there were tensors. Raises ValueError, KeyError or OSError if this
-    is not such a file.
-    """
-    with np.load(io.BytesIO(content), allow_pickle=False) as file:
-        args, kwargs, mask = (_made(part, file) for part in json.loads(bytes(file["header"])))
+def from_bytes(content: bytes, path: Path) -> Inputs:
+    """The inputs, with NumPy arrays where there were tensors; ``path`` is where it was read, for messages."""
+    try:
+        check_archive(path, WorkspaceError, content)
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            args, kwargs, mask = (_made(part, file) for part in loads(bytes(file["header"])))
+    except Exception as error:  # a damaged file fails in as many ways as zip and NumPy's header have parsers
+        raise WorkspaceError(f"The inputs in {path} cannot be read ({summary(error)}).") from error
     return Inputs(args, kwargs, mask)
 
 

@@ -20,6 +20,7 @@ from octune.calibration.observer import BINS, TensorStats
 from octune.errors import WorkspaceError
 from octune.folders import write_whole
 from octune.int8 import Grid
+from octune.plain_json import loads
 from octune.plan import RangeMethod
 
 __all__ = ["Ranges", "choose_range"]
@@ -159,7 +160,7 @@ class Ranges(Mapping[str, TensorStats]):
         try:
             check_archive(path, WorkspaceError, content)
             with np.load(io.BytesIO(content), allow_pickle=False) as file:
-                header = json.loads(bytes(file["header"]))
+                header = loads(bytes(file["header"]))
                 stats = {
                     op["name"]: TensorStats(
                         op["low"],
@@ -173,9 +174,7 @@ class Ranges(Mapping[str, TensorStats]):
                     )
                     for i, op in enumerate(header["ops"])
                 }
-        except (
-            Exception
-        ) as error:  # a damaged file fails in as many ways as zip, zlib and numpy's header have parsers
+        except Exception as error:  # zip, zlib and NumPy's header each have their own
             raise WorkspaceError(
                 f"The ranges in {path} cannot be read ({error}). Delete the file to calibrate again."
             ) from error

@@ -37,7 +37,7 @@ from octune.engine.stop import INTERRUPTED
 from octune.errors import WorkspaceError, plural
 from octune.folders import write_whole
 from octune.sources import named
-from octune.trust import digest_of_name, made_here, remember
+from octune.trust import digest_of_run, made_here, remember
 
 CONFIG_COPY = "config.yaml"
 Output = Annotated[
@@ -125,14 +125,14 @@ def resume(
     limit is raised.
     """
     path = directory / CONFIG_COPY
-    if not path.exists():
+    if not path.is_file():
         raise WorkspaceError(not_a_workspace(directory, CONFIG_COPY))
     config = load_config(path)
-    strange = [name for name in named(config) if not made_here(digest_of_name(name))]
-    if strange and not trust:
+    if not trust and not made_here(digest_of_run(config)):
         raise WorkspaceError(
-            f"The run in {directory} was not begun by you on this machine, and what its {CONFIG_COPY} names "
-            f"may run code here: {', '.join(strange)}. Look at it, and give --trust if it may."
+            f"The run in {directory} was not begun by you on this machine and from this folder, or its "
+            f"{CONFIG_COPY} was changed. What it names may run code here: {', '.join(named(config))}. "
+            "Look at it, and give --trust if it may."
         )
     sections = config.to_json()
     limits = {"max_trials": max_trials, "timeout": timeout}
@@ -172,14 +172,13 @@ def _run(
     advice = f"Continue with: octune resume {folder}"
     listener = LiveProgress(console, config.tuning.timeout)
     with run_folder(folder), interruptible(advice) as interrupts, closing(listener):
+        remember(digest_of_run(config))  # before there is anything to resume
         try:
             write_whole(folder / CONFIG_COPY, config.to_yaml().encode())
         except OSError as error:
             raise WorkspaceError(
                 f"The workspace {folder} cannot be written: {error}. Choose another --workspace."
             ) from error
-        for name in named(config):
-            remember(digest_of_name(name))
         result = run(config=config, listener=listener)
     if result.stopped_because.startswith(INTERRUPTED):
         # What was found is in the journal. To save it would make a model of it that nobody has chosen.

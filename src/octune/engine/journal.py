@@ -26,6 +26,7 @@ from typing import IO, Any
 
 from octune.errors import OctuneError, WorkspaceError
 from octune.folders import write_whole
+from octune.plain_json import loads
 
 __all__ = ["EXAMPLE", "JOURNAL", "RANGES", "Journal", "difference", "not_a_workspace"]
 
@@ -132,7 +133,7 @@ class Journal:
                 try:
                     if not line.endswith(b"\n"):
                         raise ValueError("cut short")
-                    record = json.loads(_checked(line))
+                    record = loads(_checked(line))
                     self._records.append((record.pop("event"), record))
                 except (ValueError, KeyError, AttributeError, TypeError) as error:
                     if file.read(1):
@@ -201,6 +202,8 @@ class Journal:
             return None
         path = self.folder / name
         try:
+            if path.exists() and not path.is_file():  # reading a pipe would never end
+                raise OSError("it is not a file")
             content = path.read_bytes()
         except OSError as error:
             log.warning("%s cannot be read: %s", path, error)

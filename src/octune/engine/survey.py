@@ -211,11 +211,11 @@ class Survey:
 def kept_example(journal: Journal, backend: Backend) -> Any:
     """The batch that the run has got its model ready on, if it was kept and can be read; else None."""
     content = journal.kept(EXAMPLE)
-    if content is None:
+    if content is None or journal.folder is None:
         return None
     try:
-        return backend.restored(example.from_bytes(content))
-    except Exception as error:  # a damaged file fails in as many ways as zip and NumPy's header have parsers
+        return backend.restored(example.from_bytes(content, journal.folder / EXAMPLE))
+    except Exception as error:  # inputs that can be read may still be none of this model's
         log.warning("%s in %s cannot be read: %s", EXAMPLE, journal.folder, summary(error))
         return None
 

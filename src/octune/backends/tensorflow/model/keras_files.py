@@ -9,7 +9,6 @@ its mode does not cover in the older format, is refused here.
 from __future__ import annotations
 
 import io
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from zipfile import ZipFile
 
 from octune.archives import check_archive
 from octune.errors import ModelError
+from octune.plain_json import loads
 
 __all__ = ["load_keras"]
 
@@ -49,7 +49,7 @@ def _configurations(path: Path) -> Iterator[Any]:
     with ZipFile(path) as archive:
         for name in archive.namelist():
             if name.endswith(".json"):
-                yield json.loads(archive.read(name))
+                yield loads(archive.read(name))
             elif name.endswith(".h5"):
                 yield from _of_hdf5(io.BytesIO(archive.read(name)), path)
 
@@ -61,7 +61,7 @@ def _of_hdf5(file: Any, path: Path) -> Iterator[Any]:
         _check_links(opened, path)
         for name, value in opened.attrs.items():
             if name in ("model_config", "training_config"):
-                yield json.loads(value)
+                yield loads(value)
 
 
 def _check_links(group: Any, path: Path) -> None:
