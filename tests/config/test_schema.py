@@ -54,7 +54,7 @@ DEFAULTS = {
     "performance.compare_fp32": "auto",
     "performance.inputs": None,
     "performance.objective": "latency",
-    "performance.streams": 1,
+    "performance.streams": None,
     "performance.forms": None,
     "performance.portable": True,
     "performance.cores_per_instance": None,

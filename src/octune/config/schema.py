@@ -165,11 +165,12 @@ class Performance(Section):
         None, description="Timed runs; enough for a stable median if left out."
     )
     threads: Positive | None = Field(None, description="Threads of the model; the machine's if left out.")
-    streams: Positive = Field(
-        1,
+    streams: Positive | None = Field(
+        None,
         description=(
-            "TensorFlow: also try the int8 graph in this many parts side by side, each on its share "
-            "of the threads."
+            "TensorFlow: in how many parts, side by side, the winner is tried as well. If left out: in 2 or "
+            "4, which any session can run; 1: in none. More, for graphs only: in that many, each on its "
+            "share of the threads, for sessions with settings to match."
         ),
     )
     forms: kinds.Forms | None = Field(
@@ -232,7 +233,7 @@ class Performance(Section):
     @property
     def extra(self) -> dict[str, Any]:
         """What was asked for and only some frameworks have; a backend takes or refuses it."""
-        return {} if self.streams == 1 else {"streams": self.streams}
+        return {} if self.streams is None else {"streams": self.streams}
 
 
 class Workspace(Section):

@@ -91,8 +91,19 @@ def test_bert_in_streams_computes_the_same(sequence: int | None, count: int) -> 
     # like a feed-forward block.
     assert matmuls(made) >= 12 * count
     assert op_types(made).count("Softmax") == 2 * count
-    assert streams_of(as_graph(made)) == count
-    assert streams_of(as_graph(plain)) == 1
+    _, rewriter, ranges, plan = looked_at_bert(sequence)
+    assert streams_of(as_graph(made)) == streams_of(as_graph(plain)) == 1  # any session will do
+    own = rewriter.in_streams(plan, ranges, count, own_threads=True)
+    assert streams_of(as_graph(own)) == count
+
+
+def test_the_first_number_of_streams_that_divides_anything_is_taken() -> None:
+    _, rewriter, ranges, plan = looked_at_bert()  # 4 heads, 64 and 256 channels
+    plain = matmuls(rewriter.rewrite(plan, ranges))
+    made = [matmuls(rewriter.in_streams(plan, ranges, *counts)) for counts in ((3, 2), (2,), (4, 2), (4,))]
+    assert plain < made[0] == made[1] < made[2] == made[3]
+    assert rewriter.in_streams(plan, ranges, 3) is None
+    assert rewriter.in_streams(plan, ranges) is None  # one thread
 
 
 def test_streams_serve_any_batch() -> None:
@@ -183,26 +194,44 @@ def test_keras_attention_is_split_by_heads() -> None:
 
 
 @pytest.mark.slow
-def test_the_backend_offers_streams_when_asked_and_runs_them() -> None:
+@pytest.mark.parametrize(("asked", "own"), [({}, 1), ({"streams": 2}, 2)], ids=["unasked", "asked"])
+def test_the_backend_offers_streams_and_runs_them(asked: dict[str, int], own: int) -> None:
     graph = bert()
     feed, output = bert_feed(batch=3), graph.outputs["logits"]
-    backends = [
-        TensorFlowBackend(
-            as_graph(graph.graph_def), Settings(outputs=(output,), threads=2, extra={"streams": streams})
-        )
-        for streams in (1, 2)
-    ]
+    backend = TensorFlowBackend(
+        as_graph(graph.graph_def), Settings(outputs=(output,), threads=2, extra=asked)
+    )
     inputs = {name.removesuffix(":0"): value for name, value in feed.items()}
-    ranges = calibrated(backends[0]._rewriter, [feed])
-    plan = Plan({op.name: STATIC for op in backends[0].ops() if STATIC in op.schemes})
-    assert list(backends[0].finalists(plan, ranges, None)) == []
-    (finalist,) = backends[1].finalists(plan, ranges, None)
-    batch = backends[1].split(inputs)[0]
-    plain = backends[1].run(backends[1].apply(plan, ranges), batch)
+    ranges = calibrated(backend._rewriter, [feed])
+    plan = Plan({op.name: STATIC for op in backend.ops() if STATIC in op.schemes})
+    assert list(backend.finalists(Plan({op.name: Scheme.fp32() for op in backend.ops()}), ranges, None)) == []
+    (finalist,) = backend.finalists(plan, ranges, None)
+    assert streams_of(finalist.model) == own
+    batch = backend.split(inputs)[0]
+    plain = backend.run(backend.apply(plan, ranges), batch)
     assert [
-        error(value, plain[name]) < 0.02 for name, value in backends[1].run(finalist.model, batch).items()
+        error(value, plain[name]) < 0.02 for name, value in backend.run(finalist.model, batch).items()
     ] == [True]
-    backends[1].close()
+    backend.close()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_keras_models_have_streams_unless_they_have_one_thread_or_are_not_to(threads: int) -> None:
+    import keras
+
+    x = keras.Input((32,))
+    model = keras.Model(x, keras.layers.Dense(32)(keras.layers.Dense(64, "relu")(x)))
+    rows = normal(5, 32)
+    for asked in ({}, {"streams": 1}):
+        backend = TensorFlowBackend(model, Settings(threads=threads, extra=asked))
+        assert set(asked) <= backend.extras
+        ranges = calibrated(backend._rewriter, [{next(iter(backend._frozen.inputs.values())): rows}])
+        plan = Plan({op.name: STATIC for op in backend.ops() if STATIC in op.schemes})
+        forms = list(backend.finalists(plan, ranges, None))
+        assert [form.form for form in forms] == ([] if asked or threads == 1 else ["streams"])
+        for form in forms:
+            assert error(np.asarray(form.model(rows)), np.asarray(backend.apply(plan, ranges)(rows))) < 1e-5
+        backend.close()
 
 
 @pytest.mark.slow

@@ -46,6 +46,7 @@ from octune.plan import Mode, Op, Plan, Scheme
 __all__ = ["TensorFlowBackend"]
 
 CHECKED_ROWS = 2
+STREAMS = (4, 2)  # what is tried unasked: more threads than these gain little from splitting once more
 PROBE_ROWS, PROBE_TOKENS = 8, 1536  # of each batch; long sequences have enough tokens in fewer rows
 
 
@@ -67,7 +68,7 @@ class TensorFlowBackend(Backend):
         self._frozen, self._handover = taken.frozen, taken.handover
         self._notes = [*taken.notes, *([trouble] if trouble else [])]
         self._forms = settings.forms or ("native",)
-        self._threads, self._streams = settings.threads, int(settings.extra.get("streams", 1))
+        self._threads, self._streams = settings.threads, settings.extra.get("streams")
         self._sessions = Sessions(settings.threads)
         self._slots = taken.slots()
         self._pipeline = Pipeline.of(self._frozen)
@@ -89,7 +90,7 @@ class TensorFlowBackend(Backend):
     @property
     def extras(self) -> frozenset[str]:
         # what is called and not run by a session has the threads of the whole process
-        return frozenset({"streams"} if self._handover.kind == "graph" else ())
+        return frozenset({"streams"} if self._handover.kind == "graph" or self._streams == 1 else ())
 
     @property
     def notes(self) -> Sequence[str]:
@@ -210,19 +211,22 @@ class TensorFlowBackend(Backend):
             yield from self._in_litert(plan)
 
     def _in_streams(self, plan: Plan, ranges: Ranges) -> Iterator[Finalist]:
-        # Only on request: in a session with the usual threads such a graph is slower.
-        if self._streams == 1 or "streams" not in self.extras or not plan.names("int8"):
+        if self._streams == 1 or not plan.names("int8"):
             return
-        made = self._rewriter.in_streams(plan, ranges, self._streams)
-        if made is None:
+        if self._streams is None:
+            threads = self._threads or probe_machine().cores
+            counts = [count for count in STREAMS if count <= threads]
+            made = self._rewriter.in_streams(plan, ranges, *counts)
+        elif made := self._rewriter.in_streams(plan, ranges, self._streams, own_threads=True):
+            self._notes.append(
+                f"a graph in {self._streams} streams wants sessions with "
+                f"inter_op_parallelism_threads={self._streams} and intra_op_parallelism_threads such that "
+                "their product is the number of threads; with other settings it is slower"
+            )
+        else:
             self._notes.append(f"no part of the graph can be split into {self._streams} streams")
-            return
-        self._notes.append(
-            f"a graph in streams wants sessions with inter_op_parallelism_threads={self._streams} and "
-            "intra_op_parallelism_threads "
-            "such that their product is the number of threads; with the usual settings it is slower"
-        )
-        yield Finalist("streams", self._handover.build(made))
+        if made is not None:
+            yield Finalist("streams", self._handover.build(made))
 
     def _in_litert(self, plan: Plan) -> Iterator[Finalist]:
         from octune.backends.tensorflow.to_litert import in_litert  # imports the converter

@@ -110,9 +110,15 @@ class Rewriter:
         """The graph under a plan; ops that the plan does not name stay fp32. Never runs data."""
         return self.graph_def(self.emit(plan, ranges))
 
-    def in_streams(self, plan: Plan, ranges: Ranges, count: int) -> GraphDef | None:
-        """The same in parts that run side by side; None if nothing can be split."""
-        made = in_streams(self.emit(plan, ranges).graph, self._shapes, count)
+    def in_streams(
+        self, plan: Plan, ranges: Ranges, *counts: int, own_threads: bool = False
+    ) -> GraphDef | None:
+        """The same in parts that run side by side, in the first number of them that divides anything; None if
+        nothing can be split.
+        """
+        graph = self.emit(plan, ranges).graph
+        tried = (in_streams(graph, self._shapes, count, own_threads=own_threads) for count in counts)
+        made = next((each for each in tried if each is not None), None)
         return None if made is None else self._graph_def(made)
 
     def graph_def(self, emission: Emission) -> GraphDef:

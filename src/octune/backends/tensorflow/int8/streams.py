@@ -2,13 +2,15 @@
 cores.
 
     in_streams(graph, shapes, count=2)          # another graph; None if no part of this one can be split
+    in_streams(..., own_threads=True)           # one that says that it wants a session of its own kind
 
 Q, K, V and attention are split by heads, the two matmuls of a feed-forward block by hidden units.
 
 oneDNN runs a small int8 matmul on one thread, and for the many small ops of a transformer at batch 1 waking
 the other threads costs more than they save. Here each stream is a chain of ops that needs one thread only,
-and streams meet just where a sum over channels is due. Such a graph wants a session with one thread per op
-and ``count`` ops at a time (see :func:`streams_of`).
+and streams meet just where a sum over channels is due. An ordinary session runs such a graph faster than the
+usual one where ops are small, since it computes several ops at a time. One with a single thread for each op,
+and ``count`` ops at a time, runs it fastest (see :func:`streams_of`).
 
 A region starts at int8 matmuls that read one tensor: each stream gets a part of their columns. It is followed
 as long as every op works on those parts by themselves, and must end in int8 matmuls that sum over them: their
@@ -17,7 +19,7 @@ partial sums are added. Anything else that reads a part leaves the region as it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -35,7 +37,7 @@ MARK = "_octune_streams"
 
 
 def streams_of(graph: tf.Graph) -> int:
-    """How many streams a graph was made for; 1 for any other graph."""
+    """For how many streams a graph wants a session of its own; 1 for any other graph."""
     return max(
         (
             op.node_def.attr[MARK].i
@@ -46,9 +48,9 @@ def streams_of(graph: tf.Graph) -> int:
     )
 
 
-def in_streams(graph: Graph, shapes: Shapes, count: int) -> Graph | None:
+def in_streams(graph: Graph, shapes: Shapes, count: int, *, own_threads: bool = False) -> Graph | None:
     """A copy of a graph with all that can be split into ``count`` streams; None if nothing can."""
-    splitter = _Splitter(graph.copy(), count)
+    splitter = _Splitter(graph.copy(), count, {MARK: count} if own_threads else {})
     taken = set[str]()
     for made in list(graph):
         if made.op != MATMUL or made.name in taken:
@@ -70,8 +72,8 @@ def in_streams(graph: Graph, shapes: Shapes, count: int) -> Graph | None:
 class _Splitter:
     """Replaces regions of a graph by streams."""
 
-    def __init__(self, graph: Graph, count: int) -> None:
-        self.graph, self._count = graph, count
+    def __init__(self, graph: Graph, count: int, mark: Mapping[str, int]) -> None:
+        self.graph, self._count, self._mark = graph, count, mark
 
     def replace(self, region: Region, starts: set[str]) -> None:
         graph = self.graph
@@ -194,7 +196,7 @@ class _Splitter:
                         "AddV2",
                         [total, self._name(made.name, stream)],
                         T=tf.float32,
-                        **{MARK: self._count},
+                        **self._mark,
                     )
                 )
             total = name
