@@ -194,9 +194,10 @@ def test_models_that_are_scored_together_wait_for_their_own_answers(address: str
         crew.start(describe())
         together = Together(crew.rounds)
         together.add("few", scoring("few", [idle] * 20))
-        together.add("endless", scoring("endless", (idle for _ in count())))
         together.add("many", scoring("many", [idle] * 60))
         together.add("wrong", scoring("wrong", [idle, Shard("scores", (None, None, "search", []), 1)]))
+        # The last, because those that were begun first have all the workers that they can use.
+        together.add("endless", scoring("endless", (idle for _ in count())))
         assert together.result("few").value == 20
         assert together.result("many").value == 60
         assert len({*order[:30]}) > 1
